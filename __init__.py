@@ -1,0 +1,1 @@
+"""Marks the repository root, so that no folder in it is mistaken for a top-level package (see CONTRIBUTING)."""

@@ -1,0 +1,337 @@
+"""Every message that peers exchange, as frozen, strictly validated values with a signed envelope.
+
+Wire form of an envelope: 64 bytes of Ed25519 signature, then canonical JSON of `Header` and body. The signature
+covers a domain tag and those exact bytes, so that verification never depends on re-serialising. The sender's public
+key is inside its peer id. Replay is rejected by (run id, lineage) equality, expiry and a per-sender sequence number.
+
+Nothing here performs I/O or knows the time; expiry is checked against a time that the caller passes.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
+
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+
+from .identity import Identity, PeerId, verify
+
+DOMAIN = b"atoll/envelope/1\0"
+SIGNATURE_BYTES = 64
+
+Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
+"""32 bytes as lower-case hexadecimal."""
+Peer = Annotated[PeerId, Field(min_length=46, max_length=64)]
+Round = Annotated[int, Field(ge=0, le=2**40)]
+"""Number of a commit. Round 0 is the genesis state; the first exchange produces commit 1."""
+Ballot = Annotated[int, Field(ge=0, le=2**40)]
+Count = Annotated[int, Field(ge=0, le=2**53)]
+Name = Annotated[str, Field(max_length=64)]
+
+
+class InvalidMessage(ValueError):
+    """Bytes that are not a valid message of this run: malformed, unsigned, foreign, expired or replayed."""
+
+
+def canonical_json(value: Any) -> bytes:
+    """UTF-8 JSON with sorted keys and no spaces. Floats use Python's shortest round-trip form; NaN is refused."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
+
+
+class Frozen(BaseModel):
+    """Base of all protocol values: immutable, strict, no unknown fields."""
+
+    model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
+
+    def canonical(self) -> bytes:
+        return canonical_json(self.model_dump(mode="json"))
+
+    def content_id(self) -> str:
+        """SHA-256 of the canonical form: the value's identity in votes and parents."""
+        return hashlib.sha256(self.canonical()).hexdigest()
+
+
+# --- values that messages carry ---------------------------------------------------------------------------------------
+
+
+class Member(Frozen):
+    """A peer whose contribution a plan averages."""
+
+    peer: Peer
+    tokens: Count
+    """Weight of the contribution, already clamped by the spec's limit."""
+    commitment: Digest
+    """Root over the digests of the contribution's encoded chunks (`chunks.commitment`)."""
+
+
+class Span(Frozen):
+    """A run of chunks that one peer reduces."""
+
+    first_chunk: Count
+    num_chunks: Annotated[int, Field(ge=1, le=2**32)]
+    owner: Peer
+
+
+class Plan(Frozen):
+    """What one attempt of a round averages, decided by the attempt's leader.
+
+    Members are in plan order: contributions are accumulated in this order, which makes the mean's bits well defined.
+    """
+
+    lineage: Count
+    fragment: Count
+    round: Round
+    ballot: Ballot
+    leader: Peer
+    parent: Digest
+    """`content_id` of the `Record` of commit ``round - 1`` (of the genesis for round 1)."""
+    parent_state: Digest
+    """State hash after commit ``round - 1``; a member with another one does not vote and resynchronises."""
+    members: Annotated[tuple[Member, ...], Field(max_length=1024)]
+    spans: Annotated[tuple[Span, ...], Field(max_length=4096)]
+    roster: Annotated[tuple[Peer, ...], Field(min_length=1, max_length=1024)]
+    """Who votes on this round (named by the parent)."""
+    next_roster: Annotated[tuple[Peer, ...], Field(min_length=1, max_length=1024)]
+    """Who votes on, and leases data for, the next round."""
+    data_cursor: Count
+    """First global sample index that the next round's leases start from."""
+    attempt_timeout_s: Annotated[float, Field(gt=0, le=86_400)]
+
+
+class SpanResult(Frozen):
+    """An owner's word on a span it has reduced."""
+
+    plan: Digest
+    span: Count
+    """Index into ``Plan.spans``."""
+    included: tuple[bool, ...]
+    """One flag per ``Plan.members``: the mean of every chunk of the span is over exactly these."""
+    digest: Digest
+    """BLAKE3 of the span's encoded mean."""
+
+
+class Record(Frozen):
+    """The value that a round decides (single-decree Paxos per lineage, fragment and round)."""
+
+    plan: Plan
+    results: Annotated[tuple[SpanResult, ...], Field(max_length=4096)]
+    """One per ``plan.spans``, in order."""
+
+
+# --- messages ---------------------------------------------------------------------------------------------------------
+
+
+class Message(Frozen):
+    """Base of signed bodies. ``kind`` selects the type on the wire."""
+
+    kind: str
+
+
+class Heartbeat(Message):
+    """Progress and reachability, sent to every known peer and published for discovery."""
+
+    kind: Literal["heartbeat"] = "heartbeat"
+    name: Name = ""
+    version: Name = ""
+    round: Round
+    """Last commit that the sender has applied."""
+    state_hash: Digest
+    """State hash after that commit."""
+    phase: Literal["starting", "syncing", "training", "ready", "exchanging", "paused", "leaving"]
+    num_inner_steps: Count = 0
+    tokens: Count = 0
+    tokens_per_s: Annotated[float, Field(ge=0, le=1e12)] = 0.0
+    loss: Annotated[float, Field(ge=0, le=1e6)] | None = None
+    reachable: bool = True
+    """Whether others can open streams to the sender. A peer that is not never owns a span and never leads."""
+    addresses: Annotated[tuple[Annotated[str, Field(max_length=256)], ...], Field(max_length=16)] = ()
+    sent_unix_s: Annotated[float, Field(ge=0, le=1e11)] = 0.0
+    """Sender's clock, to estimate skew. Nothing is decided by it."""
+
+
+class Ready(Message):
+    """A member's inner steps are done and its contribution is encoded and committed to."""
+
+    kind: Literal["ready"] = "ready"
+    fragment: Count = 0
+    round: Round
+    parent: Digest
+    parent_state: Digest
+    tokens: Count
+    commitment: Digest
+    num_inner_steps: Count = 0
+
+
+class PlanMessage(Message):
+    """The leader starts an attempt."""
+
+    kind: Literal["plan"] = "plan"
+    plan: Plan
+
+
+class SpanDone(Message):
+    """An owner tells the leader a span's result."""
+
+    kind: Literal["span_done"] = "span_done"
+    result: SpanResult
+    round: Round
+
+
+class SpanFailed(Message):
+    """A member tells the leader that a span's owner is lost to it."""
+
+    kind: Literal["span_failed"] = "span_failed"
+    plan: Digest
+    round: Round
+    span: Count
+    why: Annotated[str, Field(max_length=200)]
+
+
+class Proposal(Message):
+    """The leader asks for votes on a record (Paxos phase 2a)."""
+
+    kind: Literal["proposal"] = "proposal"
+    ballot: Ballot
+    record: Record
+
+
+class Vote(Message):
+    """A member durably holds every result span and accepts the record (Paxos phase 2b). Certificates hold these."""
+
+    kind: Literal["vote"] = "vote"
+    fragment: Count
+    round: Round
+    ballot: Ballot
+    record: Digest
+
+
+class Prepare(Message):
+    """A new leader asks for promises (Paxos phase 1a)."""
+
+    kind: Literal["prepare"] = "prepare"
+    fragment: Count
+    round: Round
+    ballot: Ballot
+
+
+class Accepted(Frozen):
+    """The last vote that an acceptor gave in a round."""
+
+    ballot: Ballot
+    record: Record
+
+
+class Promise(Message):
+    """An acceptor will not vote below ``ballot`` any more (Paxos phase 1b)."""
+
+    kind: Literal["promise"] = "promise"
+    fragment: Count
+    round: Round
+    ballot: Ballot
+    accepted: Accepted | None = None
+
+
+class Nack(Message):
+    """The acceptor has promised a higher ballot; the sender of the lower one gives up its attempt."""
+
+    kind: Literal["nack"] = "nack"
+    fragment: Count
+    round: Round
+    promised: Ballot
+
+
+class Commit(Message):
+    """A decided round with its certificate: signed `Vote` envelopes of a quorum of ``record.plan.roster``."""
+
+    kind: Literal["commit"] = "commit"
+    record: Record
+    ballot: Ballot
+    votes: Annotated[tuple[Annotated[str, Field(max_length=4096)], ...], Field(max_length=1024)]
+    """Hexadecimal envelopes, exactly as the voters signed them."""
+
+
+class Attest(Message):
+    """The sender has applied a commit and its state hash is this. A quorum of these certifies a snapshot."""
+
+    kind: Literal["attest"] = "attest"
+    round: Round
+    record: Digest
+    state_hash: Digest
+
+
+class CommitRequest(Message):
+    """Asks for the commit of a round; the answer is a `Commit` message, if the receiver has it."""
+
+    kind: Literal["commit_request"] = "commit_request"
+    fragment: Count
+    round: Round
+
+
+AnyMessage = Annotated[
+    Heartbeat
+    | Ready
+    | PlanMessage
+    | SpanDone
+    | SpanFailed
+    | Proposal
+    | Vote
+    | Prepare
+    | Promise
+    | Nack
+    | Commit
+    | Attest
+    | CommitRequest,
+    Field(discriminator="kind"),
+]
+_ANY: TypeAdapter[Any] = TypeAdapter(AnyMessage)
+M = TypeVar("M", bound=Message)
+
+
+class Header(Frozen):
+    """Who says something, in which run, and until when it may be believed."""
+
+    run_id: Digest
+    lineage: Count
+    sender: Peer
+    sequence: Count
+    """Strictly increasing per sender over restarts (nanoseconds since 1970 at start, then counting)."""
+    expires_unix_s: Annotated[float, Field(ge=0, le=1e11)]
+
+
+class Envelope(Frozen):
+    """A verified message with its header. `raw` is what was signed and can be forwarded as evidence."""
+
+    model_config: ClassVar[ConfigDict] = ConfigDict(frozen=True, extra="forbid", arbitrary_types_allowed=True)
+    header: Header
+    body: Message
+    raw: bytes
+
+    @classmethod
+    def open(cls, raw: bytes, *, run_id: str, now_unix_s: float | None = None) -> Self:
+        """Verify and parse. Raises `InvalidMessage`; never trusts a length or a type from the bytes.
+
+        ``now_unix_s=None`` skips the expiry check, for evidence such as the votes of an old certificate.
+        """
+        if len(raw) < SIGNATURE_BYTES + 2:
+            raise InvalidMessage("message is too short")
+        signature, signed = raw[:SIGNATURE_BYTES], raw[SIGNATURE_BYTES:]
+        try:
+            content = json.loads(signed)
+            header = Header.model_validate_json(canonical_json(content["header"]))
+            body = _ANY.validate_json(canonical_json(content["body"]))
+        except (ValidationError, ValueError, KeyError, TypeError, RecursionError) as error:
+            raise InvalidMessage(f"malformed message: {str(error).splitlines()[0][:200]}") from None
+        if header.run_id != run_id:
+            raise InvalidMessage(f"message of another run ({header.run_id[:8]}…)")
+        if not verify(header.sender, signature, DOMAIN + signed):
+            raise InvalidMessage(f"bad signature of …{header.sender[-5:]}")
+        if now_unix_s is not None and header.expires_unix_s < now_unix_s:
+            raise InvalidMessage(f"message of …{header.sender[-5:]} expired")
+        return cls(header=header, body=body, raw=raw)
+
+
+def seal(identity: Identity, header: Header, body: Message) -> bytes:
+    """Signed wire form of ``body``."""
+    signed = canonical_json({"header": header.model_dump(mode="json"), "body": body.model_dump(mode="json")})
+    return identity.sign(DOMAIN + signed) + signed
