@@ -71,7 +71,7 @@ class NodeInfo(Value):
 
 
 class StateInfo(Value):
-    """What the node does and why. ``sentence`` is rendered for now; ``live_sentence`` leaves ``{eta}`` to the reader."""
+    """What the node does, and why. ``sentence`` is for now, ``live_sentence`` has ``{eta}`` in it."""
 
     state: State = State.STARTING
     reason: Reason | None = None

@@ -9,10 +9,10 @@ from typing import Any
 
 from aiohttp import web
 
-from ... import __version__
 from ..journal import Journal
 from ..snapshot import as_json
 from ..status import StatusBoard
+from ..version import VERSION
 from .guard import Access, require_json, require_token
 from .metrics import CONTENT_TYPE, metrics_text
 from .problems import Problem, json_response
@@ -85,7 +85,7 @@ class Api:
 
     async def version(self, _request: web.Request) -> Any:
         paths = [f"/api/v{API_VERSION}/{name}" for name in (*self.reads(), "stream", "stop")]
-        return {"version": __version__, "api": API_VERSION, "paths": paths}
+        return {"version": VERSION, "api": API_VERSION, "paths": paths}
 
     def reads(self) -> dict[str, Read]:
         """Name -> handler of everything that is read with GET."""

@@ -35,9 +35,7 @@ def json_response(value: Any, *, status: int = 200) -> web.Response:
 class Problem(Exception):
     """Raised by a handler; the outermost middleware turns it into the document."""
 
-    def __init__(
-        self, status: int, code: str, reason: str, fix: str, *, headers: Mapping[str, str] | None = None
-    ) -> None:
+    def __init__(self, status: int, code: str, reason: str, fix: str, headers: Mapping[str, str] | None = None) -> None:
         super().__init__(reason)
         self.status = status
         self.code = code
@@ -65,4 +63,4 @@ def of_http_error(error: web.HTTPException) -> Problem:
     code = {404: "not_found", 405: "method_not_allowed", 413: "too_large"}.get(error.status, "http_error")
     fix = {404: "See /api/v1/version for what this node serves.", 405: "Use the method that the Allow header names."}
     headers = {"Allow": error.headers["Allow"]} if "Allow" in error.headers else {}
-    return Problem(error.status, code, error.reason, fix.get(error.status, "Correct the request."), headers=headers)
+    return Problem(error.status, code, error.reason, fix.get(error.status, "Correct the request."), headers)

@@ -53,9 +53,7 @@ class Streams:
         """One reader, until it leaves, stops reading, or the node stops."""
         if len(self._tasks) >= MAX_STREAMS or self._is_closing:
             fix = "Close other tabs of this page, or wait until the node has restarted."
-            raise Problem(
-                503, "too_many_streams", "No further stream can be opened.", fix, headers={"Retry-After": "10"}
-            )
+            raise Problem(503, "too_many_streams", "No further stream can be opened.", fix, {"Retry-After": "10"})
         task = asyncio.current_task()
         assert task is not None
         self._tasks.add(task)
