@@ -26,7 +26,7 @@ TEST_WORKERS ?= 2
 
 TORCH ?=
 TORCH_INDEX ?= $(if $(filter cpu,$(TORCH)),https://download.pytorch.org/whl/cpu)
-PIP_INSTALL = $(VENV)/bin/python -m pip install --disable-pip-version-check --quiet \
+PIP_INSTALL = $(VENV)/bin/python -m pip install --disable-pip-version-check \
 	--constraint constraints.txt $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
 
 # Whatever changes here makes the next make install again (and rebuild the C), so that no test meets a stale binary.
@@ -41,12 +41,12 @@ setup: $(VENV)/.developer
 # Two stamps: the demo needs no test tools, and after `make setup` it has all it needs.
 $(VENV)/.runtime: $(BUILD_INPUTS) | $(VENV)/.torch
 	@echo 'atoll: installing into $(VENV) (the first time takes a minute or two)' >&2
-	@$(PIP_INSTALL) --editable .
+	@$(PIP_INSTALL) --quiet --editable .
 	@touch $@
 
 $(VENV)/.developer: $(BUILD_INPUTS) | $(VENV)/.torch
 	@echo 'atoll: installing into $(VENV), with test tools and linters (the first time takes a minute or two)' >&2
-	@$(PIP_INSTALL) --editable '.[test,lint]'
+	@$(PIP_INSTALL) --quiet --editable '.[test,lint]'
 	@touch $(VENV)/.runtime $@
 
 # PyTorch first and by itself: it is nearly all of the download, and the only part with a choice of builds.
