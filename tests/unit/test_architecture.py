@@ -84,7 +84,9 @@ def test_the_imported_package_is_this_source_tree() -> None:
 
 
 def test_nothing_is_installed_as_a_top_level_package() -> None:
-    code = "import importlib.util as u; print([p for p in ('node', 'protocol', 'training', 'kernels') if u.find_spec(p)])"
+    code = (
+        "import importlib.util as u; print([p for p in ('node', 'protocol', 'training', 'kernels') if u.find_spec(p)])"
+    )
     finished = subprocess.run([sys.executable, "-c", code], cwd="/", capture_output=True, text=True, check=True)
     assert finished.stdout.strip() == "[]"
 
@@ -144,7 +146,10 @@ def forbidden_uses(tree: ast.AST) -> Iterator[str]:
         match node:
             case ast.Call(func=ast.Name(id=name)) if name in FORBIDDEN_CALLS:
                 yield f"line {node.lineno}: calls {name}()"
-            case ast.Attribute(value=ast.Name(id=module), attr=attribute) if (module, attribute) in FORBIDDEN_ATTRIBUTES:
+            case ast.Attribute(value=ast.Name(id=module), attr=attribute) if (
+                module,
+                attribute,
+            ) in FORBIDDEN_ATTRIBUTES:
                 yield f"line {node.lineno}: {module}.{attribute} ({FORBIDDEN_ATTRIBUTES[module, attribute]})"
             case ast.keyword(arg="shell" | "trust_remote_code", value=ast.Constant(value=True)):
                 yield f"line {node.lineno}: {node.arg}=True"
@@ -194,7 +199,9 @@ def test_every_module_postpones_annotations_and_says_what_it_is(path: Path) -> N
         return  # an empty __init__.py only marks its folder
     assert ast.get_docstring(tree), "a module begins with what it is"
     code_beyond_docstring = tree.body[1:]
-    future = [node for node in code_beyond_docstring if isinstance(node, ast.ImportFrom) and node.module == "__future__"]
+    future = [
+        node for node in code_beyond_docstring if isinstance(node, ast.ImportFrom) and node.module == "__future__"
+    ]
     assert future or not code_beyond_docstring
 
 
