@@ -92,14 +92,23 @@ def fill(board: StatusBoard, *, num_rounds: int = 11) -> None:
         ),
         agreement=AgreementInfo(round=num_rounds, state_hash=STATE_HASH, num_same=5, num_known=5, agrees=True),
         checkpoint=CheckpointInfo(
-            round=num_rounds, saved_at=utc(now - 40), size_bytes=1_675_008, is_verified=True, num_kept=3, kept_bytes=5_025_024
+            round=num_rounds,
+            saved_at=utc(now - 40),
+            size_bytes=1_675_008,
+            is_verified=True,
+            num_kept=3,
+            kept_bytes=5_025_024,
         ),
         network=NetworkInfo(sent_bytes=4_193_244, received_bytes=4_190_112),
     )
     board.alert(Alert(code="clock", text="This machine’s clock is 1.2 s behind the other peers’.", at=now))  # pyright: ignore[reportArgumentType]
     exchanging(board, num_rounds + 1)
     loss_curve(board, num_rounds)
-    for text in ("node started", f"round {num_rounds}: committed, state b4d0…19f3", f"round {num_rounds + 1}: planned by tern"):
+    for text in (
+        "node started",
+        f"round {num_rounds}: committed, state b4d0…19f3",
+        f"round {num_rounds + 1}: planned by tern",
+    ):
         board.log(text)
     board.log("kelp-attic not ready within 4.0 s of grace", "warning")
 

@@ -12,7 +12,8 @@ const SILENT_AFTER_MS = 60000;
 const MAX_LOSS_POINTS = 4000, MAX_LOG_LINES = 500;
 
 const UNKNOWN_STATUS = { state: 'connecting', reason: null, sentence: 'Asking the node what it does.', live_sentence: '', fix: '', tone: 'calm', ends_at: null };
-const view = { run: { name: '' }, node: {}, status: UNKNOWN_STATUS, round: { number: 0, phases: [] }, peers: [], loss: [], log: [], alerts: [], isStale: false, isSilent: false };
+const view = { run: { name: '' }, node: {}, status: UNKNOWN_STATUS, round: { number: 0, phases: [] }, peers: [], loss: [], log: [], alerts: [], isStale: false, staleKind: '', staleSentence: '', staleNote: '' };
+// staleKind: '' while only the stream is broken, 'silent' without an answer, 'stopped' after a goodbye
 
 // field of the snapshot -> what to draw again
 const SHOW = {
@@ -51,6 +52,14 @@ const bannerWords = silentMs => {
   return `Stale for ${since}. The stream broke at ${clock(heardDate)}; reconnecting. Nothing below is live.`;
 };
 
+const staleWords = kind => {
+  if (kind === 'stopped') return 'This node is stopped.';
+  if (kind !== 'silent') return '';
+  if (problem) return problem.reason;
+  const since = heardDate ? `stopped answering at ${clock(heardDate)}` : 'does not answer';
+  return `The node ${since}; this page tries again every 5 s.`;
+};
+
 /** Once a second, and at every event: is what is shown still true? */
 const judge = () => {
   const silentMs = performance.now() - (lastHeardAt ?? 0);
@@ -61,11 +70,11 @@ const judge = () => {
   $('banner').classList.toggle('bad', isSilent);
   if (isStale) say($('banner-text'), bannerWords(silentMs));
   say($('live-word'), !isStale ? (hasSnapshot ? 'live' : 'connecting') : hasStopped ? 'stopped' : problem ? 'refused' : `stale for ${expected(Math.floor(silentMs / 1000))}`);
-  if (isStale !== view.isStale || isSilent !== view.isSilent) {
-    Object.assign(view, { isStale, isSilent });
-    showState(view);
-  }
-  if (isSilent) say($('sentence'), problem ? problem.reason : heardDate ? `The node stopped answering at ${clock(heardDate)}; this page tries again every 5 s.` : 'The node does not answer; this page tries again every 5 s.');
+  const staleKind = hasStopped ? 'stopped' : isSilent ? 'silent' : '';
+  if (isStale === view.isStale && staleKind === view.staleKind && !problem) return;
+  const staleNote = staleKind || !heardDate ? '' : `As of ${clock(heardDate)}.`;
+  Object.assign(view, { isStale, staleKind, staleNote, staleSentence: staleWords(staleKind) });
+  showState(view);
 };
 
 const append = (list, more, maximum) => [...list, ...more].slice(-maximum);

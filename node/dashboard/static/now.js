@@ -12,7 +12,8 @@ const NO_COUNTDOWN = new Set(['paused', 'degraded', 'waiting']);
 const capital = word => word.charAt(0).toUpperCase() + word.slice(1);
 const secondsTo = at => at ? (Date.parse(at) - nodeNow()) / 1000 : null;
 
-const kindOf = status => status.reason === 'alone' && status.state === 'training' ? 'alone' : status.state;
+const kindOf = ({ status, staleKind }) =>
+  staleKind || (status.reason === 'alone' && status.state === 'training' ? 'alone' : status.state);
 const wordOf = kind => kind === 'alone' ? 'Training alone' : kind === 'silent' ? 'No answer' : capital(kind);
 
 /** The reason's sentence with its time counted down by this page. */
@@ -30,12 +31,12 @@ const announce = (kind, status) => {
 };
 
 export const showState = view => {
-  const kind = view.isSilent ? 'silent' : kindOf(view.status);
-  const tone = view.isSilent ? 'coral' : view.status.tone;
+  const kind = kindOf(view);
+  const tone = { silent: 'coral', stopped: 'calm' }[kind] ?? view.status.tone;
   $('chip').className = `chip ${tone}`;
   if ($('chip').dataset.kind !== kind) { $('chip').dataset.kind = kind; $('chip-icon').replaceChildren(stateIcon(kind)); }
   say($('chip-word'), wordOf(kind));
-  const fix = view.isStale ? '' : view.status.fix;
+  const fix = view.isStale ? view.staleNote : view.status.fix;
   say($('fix'), fix);
   $('fix').hidden = !fix;
   $('round').hidden = NO_ROUND.has(kind) || !view.round.number;
@@ -58,7 +59,7 @@ const countdownOf = view => {
 let redrawBar = () => {};
 /** Once a second: sentence, countdown, the bar's edge. */
 export const tickNow = view => {
-  if (!view.isSilent) say($('sentence'), view.isStale ? view.status.sentence : sentenceOf(view.status));
+  say($('sentence'), view.isStale ? view.staleSentence || view.status.timeless_sentence : sentenceOf(view.status));
   const [figure, words] = countdownOf(view);
   const shown = figure + words;
   if ($('count').textContent !== shown) $('count').replaceChildren(figure, ...(words ? [h('small', {}, words)] : []));
@@ -103,7 +104,7 @@ const drawBar = (view, width) => {
 
 export const showRound = view => {
   say($('round-name'), `Round ${view.round.number}${view.round.is_provisional ? ', provisional' : ''}`);
-  $('round').hidden = NO_ROUND.has(view.isSilent ? 'silent' : kindOf(view.status)) || !view.round.number;
+  $('round').hidden = NO_ROUND.has(kindOf(view)) || !view.round.number;
   tickNow(view);
 };
 

@@ -14,10 +14,10 @@ const age = at => at ? Math.max(0, (nodeNow() - Date.parse(at)) / 1000) : null;
 export const showContribution = view => {
   const given = view.contribution, known = given.num_counted + given.num_skipped + given.num_rejected;
   const share = given.last_share;
-  say($('contribution-sum'), known ? `${f.integer(known)} rounds since you joined${given.joined_round ? ` at round ${given.joined_round}` : ''}` : 'no round is over yet');
+  say($('contribution-sum'), known ? `${f.integer(known)} rounds since you joined${given.joined_round ? ` at round ${given.joined_round}` : ''}` : 'nothing counted yet');
   $('contribution-figures').replaceChildren(
     figure('Rounds counted', f.integer(given.num_counted), '', known ? `${f.percent(given.num_counted / known)} of the rounds since you joined` : ''),
-    figure('Skipped', f.integer(given.num_skipped), '', 'work of a skipped round counts in the next'),
+    figure('Skipped', f.integer(given.num_skipped), '', given.num_skipped ? 'work of a skipped round counts in the next' : ''),
     figure('Rejected', f.integer(given.num_rejected), '', given.last_rejection ?? ''),
     figure('Tokens', ...f.countParts(given.tokens), `${f.count(given.tokens_this_round)} in this round`),
     figure('Share of the last mean', share === null ? f.UNKNOWN : (100 * share).toFixed(1), share === null ? '' : '%', ''),
@@ -79,6 +79,7 @@ export const showExchange = view => {
   const last = view.exchange;
   say($('exchange-sum'), last.round === null ? '' : `round ${last.round}`);
   redrawBars();
+  $('exchange-pairs').hidden = last.sent_bytes === null;
   $('exchange-pairs').replaceChildren(...pairs([
     ['Received', f.bytes(last.received_bytes)],
     ['Codec error', last.codec_error === null ? f.UNKNOWN : `${(100 * last.codec_error).toPrecision(2)} % (RMS, relative to the update)`],
@@ -98,7 +99,8 @@ export const showCheckpoints = view => {
     ['Last checkpoint', checkpoint.round === null ? f.UNKNOWN : `round ${checkpoint.round}, ${checkpoint.saved_at ? f.clock(new Date(checkpoint.saved_at)) : f.UNKNOWN}`],
     ['Size, verified', checkpoint.size_bytes === null ? f.UNKNOWN : `${f.bytes(checkpoint.size_bytes)}, ${checkpoint.is_verified === null ? f.UNKNOWN : checkpoint.is_verified ? 'yes' : 'no'}`],
     ['Kept', checkpoint.num_kept ? `${checkpoint.num_kept}, ${f.bytes(checkpoint.kept_bytes)}` : '0'],
-    ['Sent, received', `${f.bytes(view.network.sent_bytes)}, ${f.bytes(view.network.received_bytes)}`],
+    ['Sent in all', f.bytes(view.network.sent_bytes)],
+    ['Received in all', f.bytes(view.network.received_bytes)],
   ]));
 };
 
