@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from .faults import CorruptStream, CutStream, Delay, Die, Drop, Fault, StallStream, Unreachable
 from .network import MemoryDirectory, MemoryNetwork, MemoryTransport
-from .streams import MemoryStream, Signal
+from .streams import MemoryStream
 
 __all__ = [
     "CorruptStream",
@@ -25,7 +25,6 @@ __all__ = [
     "MemoryNetwork",
     "MemoryStream",
     "MemoryTransport",
-    "Signal",
     "StallStream",
     "Unreachable",
 ]

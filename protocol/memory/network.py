@@ -9,6 +9,7 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Collection
 
 from ..identity import Identity, PeerId
+from ..wakeup import Signal
 from ..transport import (
     MAX_MESSAGE_BYTES,
     MessageHandler,
@@ -19,7 +20,7 @@ from ..transport import (
     Traffic,
 )
 from .faults import CorruptStream, CutStream, Delay, Die, Drop, Fault, StallStream, Unreachable
-from .streams import MemoryStream, Pipe, Signal
+from .streams import MemoryStream, Pipe
 
 logger = logging.getLogger(__name__)
 

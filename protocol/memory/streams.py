@@ -9,28 +9,11 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ..identity import PeerId
+from ..wakeup import Signal
 from ..transport import MAX_FRAME_BYTES, Buffer, RemoteProtocolError, StreamClosed
 
 if TYPE_CHECKING:
     from .network import MemoryNetwork
-
-
-class Signal:
-    """Wakes everybody who waits, each time it is fired."""
-
-    def __init__(self) -> None:
-        self._waiters: list[asyncio.Future[None]] = []
-
-    def fire(self) -> None:
-        waiters, self._waiters = self._waiters, []
-        for waiter in waiters:
-            if not waiter.done():
-                waiter.set_result(None)
-
-    async def wait(self) -> None:
-        waiter = asyncio.get_running_loop().create_future()
-        self._waiters.append(waiter)
-        await waiter
 
 
 @dataclass
