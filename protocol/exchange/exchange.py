@@ -16,8 +16,8 @@ from ..chunks import ChunkGrid, Contribution
 from ..identity import PeerId
 from ..messages import Plan, SpanResult
 from ..results import ResultBuffer
-from ..wakeup import Signal
 from ..transport import ByteStream, RemoteProtocolError, Transport
+from ..wakeup import Signal
 from . import wire
 from .context import ExchangeContext
 from .events import ExchangeCounters, ExchangeEvent, ExchangeReport, ExchangeSettings, SpanLost
