@@ -257,10 +257,7 @@ class SpanOwner:
         return self._lost.why if self._lost is not None else self._ledger.excluded.get(member)
 
     async def _wait_or_keep_alive(self, stream: ByteStream) -> None:
-        try:
-            async with asyncio.timeout(self._context.settings.keepalive_interval_s):
-                await self._changed.wait()
-        except TimeoutError:
+        if not await self._changed.wait_for(self._context.settings.keepalive_interval_s):
             await self._control(stream, wire.KEEPALIVE)
 
     async def _control(self, stream: ByteStream, tag: bytes, argument: int = 0, text: bytes = b"") -> None:

@@ -160,6 +160,11 @@ class Lab:
             flags.append(result.included)
         return flags
 
+    async def until(self, condition: Callable[[], bool]) -> None:
+        """Let the event loop run until something has happened."""
+        while not condition():  # noqa: ASYNC110
+            await asyncio.sleep(0)
+
     def record(self, report: ExchangeReport) -> Record:
         return Record(plan=self.plan, results=tuple(report.held[i] for i in range(len(self.plan.spans))))
 

@@ -15,8 +15,10 @@ from atoll.protocol.exchange import (
     SpanLost,
     SpanReduced,
 )
-from atoll.protocol.memory import CutStream, Die, StallStream, Unreachable
+from atoll.protocol.memory import CutStream, Delay, Die, StallStream, Unreachable
 
+HEADER_BYTES = 40 + 32 * 12
+SPAN_BYTES = 4 * 258
 EVERYBODY, WITHOUT_LAST = (True,) * 4, (True, True, True, False)
 
 
@@ -62,12 +64,15 @@ async def test_chunks_that_were_reduced_with_a_member_that_then_fails_are_reduce
 
 async def test_a_member_that_dies_after_sending_stays_in(lab):
     swarm = four(lab)
+    # Of the mean, all chunks pass (each with 5 bytes of control, and a few keepalives), but not the final frame.
     for owner in range(3):
-        swarm.network.inject(CutStream(sender=swarm.peers[owner], receiver=swarm.peers[3], after_bytes=100))
+        cut = CutStream(sender=swarm.peers[owner], receiver=swarm.peers[3], after_bytes=SPAN_BYTES + 4 * 5 + 60)
+        swarm.network.inject(cut)
     # The owners wait for one member more, so that the last has sent everything before any mean comes back.
     slow = asyncio.create_task(swarm.run(absent=[1]))
-    while sum(swarm.transports[swarm.peers[3]].traffic.sent_to.values()) < swarm.grid.total_encoded * 2 / 3:
-        await asyncio.sleep(0)
+    arrived = [swarm.transports[swarm.peers[owner]].traffic.received_from for owner in (0, 2)]
+    everything = HEADER_BYTES + SPAN_BYTES
+    await swarm.until(lambda: all(traffic.get(swarm.peers[3], 0) > everything for traffic in arrived))
     reports = await swarm.run(absent=[0, 2, 3]) | await slow
     assert swarm.check_agreement(survivors(reports)) == [EVERYBODY] * 3
     assert set(reports[3].lost) == {0, 1, 2}
@@ -84,25 +89,9 @@ async def test_a_frozen_member_is_left_out_while_the_others_are_kept_alive(lab):
 
 
 async def test_a_slow_member_is_told_that_the_span_goes_on_without_it(lab):
-    settings = ExchangeSettings(
-        contact_timeout_s=5.0, keepalive_interval_s=0.02, contribution_share=0.5, frame_bytes=50
-    )
-    swarm = four(lab, settings=settings, progress_timeout_s=5.0, attempt_timeout_s=0.6)
-    trickling = swarm.transports[swarm.peers[3]]
-    original = trickling.open
-
-    async def open_slowly(peer, protocol):
-        stream = await original(peer, protocol)
-        write = stream.write
-
-        async def slow_write(frame):
-            await asyncio.sleep(0.01)
-            await write(frame)
-
-        stream.write = slow_write
-        return stream
-
-    trickling.open = open_slowly
+    settings = ExchangeSettings(contact_timeout_s=5, keepalive_interval_s=0.02, contribution_share=0.5, frame_bytes=50)
+    swarm = four(lab, settings=settings, progress_timeout_s=5.0, attempt_timeout_s=1.0)
+    swarm.network.inject(Delay(sender=swarm.peers[3], delay_s=0.1))
     reports = await swarm.run()
     assert swarm.check_agreement(reports) == [WITHOUT_LAST] * 3
     assert [event.why for event in swarm.said(3, SelfExcluded)] == ["too slow"] * 3
@@ -164,11 +153,9 @@ async def test_cancelling_ends_every_stream_and_task(lab):
     swarm = four(lab, progress_timeout_s=30.0)
     swarm.settings = ExchangeSettings(frame_bytes=1000)
     running = asyncio.create_task(swarm.run(absent=[3]))
-    while not all(swarm.said(peer, FirstChunkSent) for peer in range(3)):
-        await asyncio.sleep(0)
+    await swarm.until(lambda: all(swarm.said(peer, FirstChunkSent) for peer in range(3)))
     running.cancel()
     with pytest.raises(asyncio.CancelledError):
         await running
-    while swarm.network._streams:
-        await asyncio.sleep(0)
+    await swarm.until(lambda: not swarm.network._streams)
     assert all(not inbox._num_streams.total() for inbox in swarm.inboxes.values())

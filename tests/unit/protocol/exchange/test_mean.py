@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import asyncio
+
 import numpy as np
 import pytest
 
@@ -82,11 +84,8 @@ async def test_counters_say_what_travelled_and_how_well_the_mean_was_encoded(lab
 
 
 async def test_a_stream_that_comes_before_its_plan_waits_for_it(lab):
-    import asyncio
-
     swarm = lab(progress_timeout_s=10.0)
     early = asyncio.create_task(swarm.run(absent=[0]))
-    while not swarm.said(1, FirstChunkSent):
-        await asyncio.sleep(0)
+    await swarm.until(lambda: bool(swarm.said(1, FirstChunkSent)))
     late = await swarm.run(absent=[1, 2])
     assert swarm.check_agreement(late | await early) == [(True, True, True)] * 3
