@@ -2,9 +2,9 @@
 
 ``import hivemind`` runs package files that import its averager, optimizer and mixture of experts, hence torch: 2.0-2.5
 CPU-seconds and 277 MB. Registering empty package modules for ``hivemind``, ``hivemind.dht`` and ``hivemind.utils``
-first makes Python import only the files that P2P and DHTNode need: 0.15 s and 37 MB, without torch. Safe because the version
-is pinned (1.1.12 needs only the four names filled in below from ``hivemind.utils``), and because nothing else in
-atoll imports hivemind. If the full package is loaded already, it is used as it is.
+first makes Python import only the files that P2P and DHTNode need: 0.15 s and 37 MB, without torch. Safe because the
+version is pinned (1.1.12 needs only the four names filled in below from ``hivemind.utils``), and because nothing else
+in atoll imports hivemind. If the full package is loaded already, it is used as it is.
 """
 
 # pyright: reportUnknownMemberType=false, reportUnknownVariableType=false, reportMissingTypeStubs=false

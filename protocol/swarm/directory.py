@@ -107,7 +107,16 @@ class DhtDirectory:
     async def attach(self, daemon: P2pd, peers: Iterable[PeerId]) -> None:
         """(Re)build the DHT node on a new p2pd; keeps what was stored and publishes our record again."""
         stored = self._node.protocol.storage if self._node is not None else None
-        self._node = await DHTNode.create(
+        async with asyncio.timeout(_CALL_TIMEOUT_S):  # with p2pd gone, registering handlers would wait for ever
+            self._node = await self._create_node(daemon)
+        if stored is not None:
+            self._node.protocol.storage = stored
+        await self.meet(peers)
+        if self._own is not None:
+            await self._store(self._own)
+
+    async def _create_node(self, daemon: P2pd) -> Any:
+        return await DHTNode.create(
             p2p=daemon.p2p,
             record_validator=RunRecordValidator(self._run_id),
             client_mode=self._client_only,
@@ -119,11 +128,6 @@ class DhtDirectory:
             cache_on_store=False,
             cache_refresh_before_expiry=0,
         )
-        if stored is not None:
-            self._node.protocol.storage = stored
-        await self.meet(peers)
-        if self._own is not None:
-            await self._store(self._own)
 
     async def meet(self, peers: Iterable[PeerId]) -> None:
         """Enter ``peers`` into the routing table, and us into theirs."""

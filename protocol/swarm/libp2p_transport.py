@@ -19,6 +19,7 @@ from .streams import SwarmStream, greet, receive_hello, refuse, welcome
 STREAMS = "stream"
 """libp2p protocol of all bulk streams; the hello names the application's protocol."""
 MAX_KNOWN_PEERS = 4096
+_DIRECT_POLL_S = 0.25
 
 
 class Libp2pTransport:
@@ -97,11 +98,14 @@ class Libp2pTransport:
     async def _accept(
         self, name: str, peer: PeerId, address: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
     ) -> None:
+        if self._num_streams.total() >= self._settings.max_streams:
+            writer.transport.abort()
+            return
         if self._is_over_limit(peer):
             writer.transport.abort()
             await self._refuse(peer)
             return
-        stream = SwarmStream(peer, reader, writer, self._traffic, self._settings.progress_timeout_s)
+        stream = self._stream(peer, address, reader, writer)
         self._num_streams[peer] += 1
         try:
             await self._run_handler(name, stream, address)
@@ -110,6 +114,12 @@ class Libp2pTransport:
             if not self._num_streams[peer]:
                 del self._num_streams[peer]
             await stream.close()
+
+    def _stream(
+        self, peer: PeerId, address: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> SwarmStream:
+        is_relayed = addresses.is_relayed(address)
+        return SwarmStream(peer, reader, writer, self._traffic, self._settings.progress_timeout_s, is_relayed)
 
     async def _run_handler(self, name: str, stream: SwarmStream, address: str) -> None:
         hello = await receive_hello(stream, self._settings.connect_timeout_s)
@@ -170,8 +180,16 @@ class Libp2pTransport:
         await outbox.send(message)
 
     async def open(self, peer: PeerId, protocol: str) -> contract.ByteStream:
-        stream, _ = await self._open_run_stream(peer, STREAMS, protocol.encode())
-        return stream
+        limit_s = self._settings.direct_timeout_s
+        deadline_s = asyncio.get_running_loop().time() + limit_s
+        while True:
+            stream, _ = await self._open_run_stream(peer, STREAMS, protocol.encode())
+            if self._settings.bulk_over_relay or not stream.is_relayed:
+                return stream
+            stream.abort()
+            if asyncio.get_running_loop().time() > deadline_s:
+                raise contract.PeerUnreachable(peer, f"only through a relay, no direct connection within {limit_s:g} s")
+            await asyncio.sleep(_DIRECT_POLL_S)
 
     async def _open_run_stream(self, peer: PeerId, protocol: str, hello: bytes) -> tuple[SwarmStream, bytes]:
         return await self.open_raw(peer, self.protocol_name(protocol), hello)
@@ -181,15 +199,16 @@ class Libp2pTransport:
     ) -> tuple[SwarmStream, bytes]:
         """Connect to known addresses, open libp2p protocol ``name`` and exchange hellos. Raises `PeerUnreachable`."""
         limit_s = timeout_s or self._settings.connect_timeout_s
-        deadline_s = asyncio.get_running_loop().time() + limit_s
         try:
-            daemon = await self.daemon(limit_s)
-            if known := self._addresses.get(peer):
-                await daemon.connect(peer, known, limit_s)
-            reader, writer = await daemon.open_stream(peer, name, limit_s)
-            stream = SwarmStream(peer, reader, writer, self._traffic, self._settings.progress_timeout_s)
-            left_s = max(0.1, deadline_s - asyncio.get_running_loop().time())
-            return stream, await _greet_or_abort(stream, hello, left_s)
+            async with asyncio.timeout(limit_s):
+                daemon = await self.daemon(limit_s)
+                if known := self._addresses.get(peer):
+                    await daemon.connect(peer, known, limit_s)
+                address, reader, writer = await daemon.open_stream(peer, name, limit_s)
+                stream = self._stream(peer, address, reader, writer)
+                return stream, await _greet_or_abort(stream, hello, limit_s)
+        except TimeoutError:
+            raise contract.PeerUnreachable(peer, f"no answer within {limit_s:g} s") from None
         except (P2pdError, contract.StreamClosed, contract.RemoteProtocolError) as error:
             why = error.why if isinstance(error, contract.StreamClosed) else shorten(str(error))
             raise contract.PeerUnreachable(peer, why) from None

@@ -242,11 +242,11 @@ class P2pd:
 
     async def open_stream(
         self, peer: PeerId, protocol: str, timeout_s: float
-    ) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
-        """Open a raw stream. Success proves nothing of the peer's application."""
+    ) -> tuple[str, asyncio.StreamReader, asyncio.StreamWriter]:
+        """Open a raw stream: (address of its connection, reader, writer). Proves nothing of the peer's application."""
         call = self.p2p.call_binary_stream_handler(Libp2pPeerId.from_base58(peer), protocol)
-        _, reader, writer = await self._call("stream", call, timeout_s)
-        return reader, writer
+        info, reader, writer = await self._call("stream", call, timeout_s)
+        return next(iter(_texts([info.addr])), ""), reader, writer
 
     async def serve(self, protocol: str, callback: StreamCallback, timeout_s: float) -> None:
         """Hand incoming streams of ``protocol`` to ``callback``, which closes the writer and never raises."""

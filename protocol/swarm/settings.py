@@ -54,6 +54,12 @@ class SwarmSettings(BaseModel):
     max_streams_per_peer: Annotated[int, Field(ge=1)] = 64
     """Concurrent incoming streams; a peer above it is disconnected and refused for `refuse_s`."""
     refuse_s: Seconds = 30.0
+    max_streams: Annotated[int, Field(ge=1)] = 2048
+    """Concurrent incoming streams of all peers together; further ones are closed at once."""
+    direct_timeout_s: Seconds = 10.0
+    """A pair with only a relayed connection for this long is relay-only and opens no bulk streams."""
+    bulk_over_relay: bool = False
+    """Allow bulk streams over relays (slow, and cut at 128 KiB where a relay is the only public peer)."""
     min_open_files: Annotated[int, Field(ge=64)] = 4096
     """RLIMIT_NOFILE is raised to this if the hard limit allows; every stream takes descriptors here and in p2pd."""
     p2pd_command: tuple[str, ...] = ()

@@ -39,7 +39,9 @@ class SwarmStream:
         writer: asyncio.StreamWriter,
         traffic: contract.Traffic,
         progress_timeout_s: float,
+        is_relayed: bool = False,
     ) -> None:
+        self.is_relayed = is_relayed
         self._remote = remote
         self._reader = reader
         self._writer = writer

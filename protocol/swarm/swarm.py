@@ -11,7 +11,7 @@ from pathlib import Path
 from .. import transport as contract
 from ..identity import Identity, PeerId
 from . import addresses, run_folder, seeds
-from ._hivemind import log
+from ._hivemind import P2PDaemonError, log
 from .directory import DhtDirectory
 from .libp2p_transport import Libp2pTransport, protocol_prefix, usable_address
 from .p2pd import P2pd, P2pdError, P2pdOptions
@@ -132,9 +132,10 @@ class Swarm:
         self._daemon = daemon
 
     async def _meet_everybody(self) -> None:
-        """Connect to all known addresses and join their DHT. Best effort."""
+        """Connect to all known addresses and join their DHT. Raises `P2pdError` only if our own p2pd fails."""
         assert self._daemon is not None
-        targets: dict[PeerId, tuple[str, ...]] = dict(self._transport.known_addresses)
+        # A peer that dialled us did so from its listen port (libp2p reuses it), so we can dial it after a restart.
+        targets: dict[PeerId, tuple[str, ...]] = {**self._connected, **self._transport.known_addresses}
         for peer, texts in self.settings.known_peers.items():
             targets.setdefault(peer, texts)
         for text in self.settings.seeds:
@@ -145,7 +146,10 @@ class Swarm:
         dials = [self._transport.connect(peer, tuple(dict.fromkeys(texts))) for peer, texts in targets.items()]
         await asyncio.gather(*dials, return_exceptions=True)
         await self._refresh_peers()
-        await self._directory.attach(self._daemon, self._connected)
+        try:
+            await self._directory.attach(self._daemon, self._connected)
+        except (P2PDaemonError, OSError, TimeoutError) as error:
+            raise P2pdError(f"the directory could not be set up: {error!r}") from None
         await self._check_reachability()
 
     async def stop(self) -> None:
@@ -156,14 +160,18 @@ class Swarm:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
         await self._transport.close(0.5 if self._daemon is not None else 0.0)
-        await self._directory.detach()
-        if self._daemon is not None:
-            await self._daemon.stop()
-            self._daemon = None
+        await self._stop_daemon()
         if self._folder is not None:
             run_folder.remove(self._folder)
             self._folder = None
             self._emit(SwarmEvent("stopped", "the network is stopped"))
+
+    async def _stop_daemon(self) -> None:
+        self._transport.detach()
+        await self._directory.detach()
+        daemon, self._daemon = self._daemon, None
+        if daemon is not None:
+            await daemon.stop()
 
     # --- what the node uses
 
@@ -216,7 +224,8 @@ class Swarm:
         """Remember a peer's addresses, dial it and enter it into the routing table. Raises `PeerUnreachable`."""
         await self._transport.connect(peer, tuple(known))
         await self._directory.meet([peer])
-        await self._refresh_peers()
+        with contextlib.suppress(P2pdError):  # the watchdog deals with it
+            await self._refresh_peers()
 
     async def dial_seeds(self, targets: Sequence[str]) -> list[SeedResult]:
         """Dial with this node's own identity and report each cause."""
@@ -251,22 +260,19 @@ class Swarm:
 
     async def _restart(self) -> None:
         """Replace p2pd on the same ports, with pauses that grow while that fails. Never gives up, never raises."""
-        assert self._daemon is not None
-        self._transport.detach()
-        await self._directory.detach()
-        old, self._daemon, self._connected = self._daemon, None, {}
-        await old.stop()
         pause_s = FIRST_RESTART_PAUSE_S
-        while self._daemon is None:
+        while True:
+            await self._stop_daemon()
             try:
                 await self._start_daemon()
+                await self._meet_everybody()
+                break
             except (P2pdError, OSError) as error:
                 self._last_failure = str(error)
                 log.warning("%s; next attempt in %.1f s", error, pause_s)
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, MAX_RESTART_PAUSE_S)
         self._num_restarts += 1
-        await self._meet_everybody()
         self._emit(SwarmEvent("p2pd_restarted", "the p2p daemon runs again on the same ports"))
 
     async def _refresh_addresses(self, daemon: P2pd) -> None:
