@@ -204,9 +204,13 @@ def _verify(path: Path, manifest: dict[str, Any]) -> None:
     try:
         num_bytes = path.stat().st_size
         if num_bytes != manifest["bytes"]:
-            raise CheckpointError(f"checkpoint {path} has {num_bytes} bytes instead of {manifest['bytes']}; {_NEXT_STEP}")
+            raise CheckpointError(
+                f"checkpoint {path} has {num_bytes} bytes instead of {manifest['bytes']}; {_NEXT_STEP}"
+            )
         if _digest(path) != manifest["blake3"]:
-            raise CheckpointError(f"checkpoint {path} is damaged: its {num_bytes} bytes have another digest; {_NEXT_STEP}")
+            raise CheckpointError(
+                f"checkpoint {path} is damaged: its {num_bytes} bytes have another digest; {_NEXT_STEP}"
+            )
     except OSError as error:
         raise CheckpointError(f"checkpoint {path} cannot be read: {error.strerror}; {_NEXT_STEP}") from error
 

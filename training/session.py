@@ -255,7 +255,9 @@ class Session:
     def _aim(self, work: Work) -> None:
         """Contribute after H more batches, counted from the last multiple of H, so that a resumed round ends where the
         uninterrupted one does."""
-        self._target_step = min((work.lease_step // self._inner.num_steps + 1) * self._inner.num_steps, self._inner.lease_steps)
+        self._target_step = min(
+            (work.lease_step // self._inner.num_steps + 1) * self._inner.num_steps, self._inner.lease_steps
+        )
 
     def _evaluate(self) -> None:
         """Of the private anchor, so that it never races with the next commit."""
@@ -306,7 +308,9 @@ class Session:
 
     def _report_progress(self, work: Work, step: StepResult) -> None:
         if not math.isfinite(step.gradient_norm):
-            self.reducer.report(Withheld(round=work.round, reason=f"step left out: gradient norm is {step.gradient_norm}"))
+            self.reducer.report(
+                Withheld(round=work.round, reason=f"step left out: gradient norm is {step.gradient_norm}")
+            )
         self.reducer.report(
             Progress(
                 round=work.round,
