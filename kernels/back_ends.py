@@ -1,0 +1,80 @@
+"""Which implementation of the kernels runs: the compiled one, else numpy; `ATOLL_KERNELS` chooses another for tests.
+
+ATOLL_KERNELS = "reference", "numpy", "c" (best variant), or "c-baseline", "c-avx2", "c-avx512". A choice that this
+machine cannot honour is a RuntimeError, never a silent substitute.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from functools import cache
+from typing import Protocol
+
+from .codec import Bytes, Float32Array
+
+
+class BackEnd(Protocol):
+    """The raw kernels. Callers have checked lengths, dtypes and strides: all arrays are 1-D, contiguous, aligned."""
+
+    @property
+    def name(self) -> str: ...
+
+    def encode_int8(self, values: Float32Array, data: Bytes) -> int:
+        """Encode; the index of the first non-finite value, or −1."""
+        ...
+
+    def decode_int8(self, data: Bytes, out: Float32Array) -> None: ...
+
+    def accumulate_int8(self, datas: Sequence[Bytes], weights: Float32Array, out: Float32Array, fresh: bool) -> None:
+        """Add every contribution in order onto `out`, or onto +0.0 if `fresh`."""
+        ...
+
+    def check_int8(self, data: Bytes, num_elements: int) -> int:
+        """Offset of the first byte that no encoder writes, or −1."""
+        ...
+
+    def nesterov_step(
+        self, anchor: Float32Array, momentum: Float32Array, mean: Float32Array, lr: float, beta: float
+    ) -> None: ...
+
+    def fill_normal(self, out: Float32Array, key: int, start: int, factor: float) -> None:
+        """out[i] = (centred integer of counter start + i) · float32(factor)."""
+        ...
+
+
+_override: BackEnd | None = None
+
+
+def active() -> BackEnd:
+    """The back end in use by this process."""
+    return _override or load(os.environ.get("ATOLL_KERNELS", ""))
+
+
+@cache
+def load(choice: str) -> BackEnd:
+    """The back end called `choice`; the empty string takes the fastest there is."""
+    from . import blocked, reference
+    from .compiled import Compiled, find_library
+
+    if choice == "":
+        return Compiled("") if find_library() else blocked.Blocked()
+    if choice == "reference":
+        return reference.Reference()
+    if choice == "numpy":
+        return blocked.Blocked()
+    if choice == "c" or choice.startswith("c-"):
+        return Compiled(choice.removeprefix("c").removeprefix("-"))
+    raise RuntimeError(f"ATOLL_KERNELS={choice!r} is none of reference, numpy, c, c-baseline, c-avx2, c-avx512")
+
+
+@contextmanager
+def using(back_end: BackEnd) -> Iterator[None]:
+    """Tests: run the enclosed code on `back_end`. Process-wide, hence not for concurrent use."""
+    global _override
+    previous, _override = _override, back_end
+    try:
+        yield
+    finally:
+        _override = previous

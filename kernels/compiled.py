@@ -1,0 +1,99 @@
+"""The kernels in C (native/), loaded with ctypes, which releases the GIL while they run.
+
+The library is `_native` beside this file, put there by the wheel or by `python setup.py build_ext --inplace`.
+"""
+
+from __future__ import annotations
+
+import ctypes
+from collections.abc import Sequence
+from functools import cache
+from importlib.machinery import EXTENSION_SUFFIXES
+from pathlib import Path
+
+import numpy as np
+
+from .codec import Bytes, Float32Array
+
+Pointer, Int, Long, Float = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64, ctypes.c_float
+SIGNATURES = {
+    "atoll_source_digest": (ctypes.c_char_p, []),
+    "atoll_variant_name": (ctypes.c_char_p, [Int]),
+    "atoll_variant_supported": (Int, [Int]),
+    "atoll_int8_encode": (Long, [Int, Pointer, Long, Pointer]),
+    "atoll_int8_decode": (None, [Int, Pointer, Long, Pointer]),
+    "atoll_int8_accumulate": (None, [Int, Pointer, Pointer, Long, Long, Pointer, Int]),
+    "atoll_int8_check": (Long, [Int, Pointer, Long]),
+    "atoll_nesterov_step": (None, [Int, Pointer, Pointer, Pointer, Long, Float, Float]),
+    "atoll_fill_normal": (None, [Int, Pointer, Long, ctypes.c_uint64, ctypes.c_uint64, Float]),
+}
+
+
+def find_library() -> Path | None:
+    """Path of the compiled library, or None if this installation has none."""
+    candidates = (Path(__file__).parent / f"_native{suffix}" for suffix in EXTENSION_SUFFIXES)
+    return next((path for path in candidates if path.exists()), None)
+
+
+@cache
+def library() -> ctypes.CDLL:
+    """The loaded library with its signatures declared. RuntimeError if there is none."""
+    path = find_library()
+    if path is None:
+        raise RuntimeError("the C kernels are not built: run `python setup.py build_ext --inplace`")
+    loaded = ctypes.CDLL(str(path))
+    for name, (result, arguments) in SIGNATURES.items():
+        function = getattr(loaded, name)
+        function.restype, function.argtypes = result, arguments
+    return loaded
+
+
+def source_digest() -> str:
+    """Digest of the C sources that the library was built from; compare with setup.py's `source_digest`."""
+    return library().atoll_source_digest().decode()
+
+
+def variants() -> list[str]:
+    """Names of the variants that this processor can run, slowest first."""
+    names = []
+    while (name := library().atoll_variant_name(len(names))) is not None:
+        names.append(name.decode())
+    return [name for index, name in enumerate(names) if library().atoll_variant_supported(index)]
+
+
+class Compiled:
+    """One variant of the compiled kernels. The empty name takes the fastest that the processor can run."""
+
+    def __init__(self, variant: str) -> None:
+        available = variants()
+        if variant not in ("", *available):
+            raise RuntimeError(f"this processor or build has no C variant {variant!r}, only {', '.join(available)}")
+        self.name = f"c-{variant or available[-1]}"
+        # A processor that can run a variant can run all before it, hence the index is the library's.
+        self._variant = available.index(variant or available[-1])
+        self._library = library()
+
+    def encode_int8(self, values: Float32Array, data: Bytes) -> int:
+        return self._library.atoll_int8_encode(self._variant, values.ctypes.data, values.size, data.ctypes.data)
+
+    def decode_int8(self, data: Bytes, out: Float32Array) -> None:
+        self._library.atoll_int8_decode(self._variant, data.ctypes.data, out.size, out.ctypes.data)
+
+    def accumulate_int8(self, datas: Sequence[Bytes], weights: Float32Array, out: Float32Array, fresh: bool) -> None:
+        pointers = np.array([data.ctypes.data for data in datas], np.uintp)
+        self._library.atoll_int8_accumulate(
+            self._variant, pointers.ctypes.data, weights.ctypes.data, len(datas), out.size, out.ctypes.data, fresh
+        )
+
+    def check_int8(self, data: Bytes, num_elements: int) -> int:
+        return self._library.atoll_int8_check(self._variant, data.ctypes.data, num_elements)
+
+    def nesterov_step(
+        self, anchor: Float32Array, momentum: Float32Array, mean: Float32Array, lr: float, beta: float
+    ) -> None:
+        self._library.atoll_nesterov_step(
+            self._variant, anchor.ctypes.data, momentum.ctypes.data, mean.ctypes.data, anchor.size, lr, beta
+        )
+
+    def fill_normal(self, out: Float32Array, key: int, start: int, factor: float) -> None:
+        self._library.atoll_fill_normal(self._variant, out.ctypes.data, out.size, key, start, factor)

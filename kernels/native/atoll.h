@@ -1,0 +1,81 @@
+/* Kernels of atoll that give the same bits on every machine; kernels/reference.py is their specification.
+ *
+ * Each variant of the instruction set is one file that defines ATOLL_VARIANT and ATOLL_TARGET and includes portable.h;
+ * dispatch.c chooses among the tables at run time. (gcc's target_clones does the same through ifuncs, but then a test
+ * cannot force a variant, and musl has no ifuncs.) Everything must be compiled with -ffp-contract=off and without
+ * -ffast-math. */
+#ifndef ATOLL_H
+#define ATOLL_H
+
+#include <stdint.h>
+#include <string.h>
+
+#define ATOLL_BLOCK 256
+#define ATOLL_MIN_SCALE_BITS 0x0080u  /* bfloat16 2^-126 */
+#define ATOLL_MAX_SCALE_BITS 0x7C01u  /* bfloat16(FLT_MAX / 127) */
+#define ATOLL_INFINITY_BITS 0x7F800000
+#define ATOLL_ROUNDER 12582912.0f     /* 1.5 * 2^23: x + this rounds |x| < 2^22 to nearest even, in the low bits */
+
+#ifdef __FAST_MATH__
+#error "fast-math gives other bits"
+#endif
+
+/* All pointers to float are aligned to 4 bytes; data may be unaligned. Lengths are in elements. */
+typedef struct {
+    const char *name;
+    int64_t (*encode)(const float *values, int64_t n, uint8_t *data);
+    void (*decode)(const uint8_t *data, int64_t n, float *out);
+    void (*accumulate)(const uint8_t *const *datas, const float *weights, int64_t k, int64_t n, float *out, int fresh);
+    int64_t (*check)(const uint8_t *data, int64_t n);
+    void (*nesterov)(float *anchor, float *momentum, const float *mean, int64_t n, float lr, float beta);
+    void (*fill_normal)(float *out, int64_t n, uint64_t key, uint64_t start, float factor);
+} atoll_variant;
+
+extern const atoll_variant atoll_baseline;
+#if defined(__x86_64__) && defined(__GNUC__)
+#define ATOLL_X86 1
+extern const atoll_variant atoll_avx2;
+extern const atoll_variant atoll_avx512;
+#endif
+
+static inline uint32_t atoll_bits(float value) {
+    uint32_t bits;
+    memcpy(&bits, &value, sizeof bits);
+    return bits;
+}
+
+static inline float atoll_float(uint32_t bits) {
+    float value;
+    memcpy(&value, &bits, sizeof value);
+    return value;
+}
+
+static inline int64_t atoll_num_blocks(int64_t n) { return (n + ATOLL_BLOCK - 1) / ATOLL_BLOCK; }
+
+static inline uint32_t atoll_get_scale(const uint8_t *data, int64_t block) {
+    return (uint32_t)data[2 * block] | (uint32_t)data[2 * block + 1] << 8;
+}
+
+static inline void atoll_put_scale(uint8_t *data, int64_t block, uint32_t bits) {
+    data[2 * block] = (uint8_t)bits;
+    data[2 * block + 1] = (uint8_t)(bits >> 8);
+}
+
+static inline float atoll_scale_value(const uint8_t *data, int64_t block) {
+    return atoll_float(atoll_get_scale(data, block) << 16);
+}
+
+/* bfloat16 bits of max|x| / 127, or 0 for a block too small to have a scale. */
+static inline uint32_t atoll_scale_bits(float largest) {
+    uint32_t raw = atoll_bits(largest / 127.0f);
+    uint32_t bits = (raw + 0x7FFFu + ((raw >> 16) & 1u)) >> 16;
+    return bits < ATOLL_MIN_SCALE_BITS ? 0 : bits;
+}
+
+static inline int64_t atoll_first_non_finite(const float *values, int64_t n) {
+    for (int64_t i = 0; i < n; i++)
+        if ((atoll_bits(values[i]) & 0x7FFFFFFFu) >= ATOLL_INFINITY_BITS) return i;
+    return -1;
+}
+
+#endif

@@ -1,0 +1,331 @@
+"""The run's genesis: the immutable, operator-signed rules that every peer of a run obeys.
+
+A run spec file is TOML. `Genesis` validates it (frozen, no unknown keys), its canonical JSON is what the operator
+signs, and the SHA-256 of those bytes is the run id. Comments and formatting of the file are free. The tables ``model``,
+``data``, ``inner`` and ``outer`` belong to `atoll.training` and are opaque here; they are signed like everything else.
+
+Defaults are part of protocol version 1: the canonical bytes hold every field, so changing a default changes run ids.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+import tomllib
+from collections.abc import Iterable
+from difflib import get_close_matches
+from pathlib import Path
+from typing import Annotated, Any, Literal, Self, TypeAlias, TypeVar, cast
+
+from pydantic import BaseModel, Field, JsonValue, ValidationError, field_validator, model_validator
+
+from .identity import Identity, PeerId, public_key_of, verify
+from .messages import Count, Digest, Frozen, Name, Peer, canonical_json
+
+PROTOCOL_VERSION = 1
+DOMAIN = b"atoll/genesis/1\0"
+ALIGNMENT_ELEMENTS = 4096
+"""Fragments, spans and chunks begin at multiples of this (architecture, the flat view of a model)."""
+
+Seconds = Annotated[float, Field(gt=0, le=86_400)]
+Roster = Annotated[tuple[Peer, ...], Field(min_length=1, max_length=1024)]
+Table: TypeAlias = dict[str, JsonValue]
+M = TypeVar("M", bound=BaseModel)
+
+
+class SpecError(ValueError):
+    """A run spec that cannot be used: one line per fault, each naming file, field and what to do."""
+
+    def __init__(self, lines: Iterable[str]) -> None:
+        self.lines = tuple(lines)
+        super().__init__("\n".join(self.lines))
+
+
+class ExchangeConfig(Frozen):
+    """How contributions travel."""
+
+    codec: Name = "int8"
+    chunk_elements: Annotated[int, Field(ge=ALIGNMENT_ELEMENTS, le=2**20, multiple_of=ALIGNMENT_ELEMENTS)] = 65_536
+    """Elements per chunk: the unit of hashing, sending, checking and reducing."""
+
+
+class TimingConfig(Frozen):
+    """Time limits of a round. An inner limit must be shorter than the one around it, or recovery never happens."""
+
+    heartbeat_interval_s: Seconds = 2.0
+    heartbeat_timeout_s: Seconds = 10.0
+    """A peer not heard of for this long counts as dead for the round."""
+    drop_after_s: Seconds = 60.0
+    """A member not heard of for this long is left out of the next roster (never without a commit)."""
+    ready_grace_s: Seconds = 30.0
+    """How long a round waits for live stragglers once a quorum is ready."""
+    progress_timeout_s: Seconds = 10.0
+    """A stream without progress for this long is given up."""
+    attempt_timeout_s: Seconds = 60.0
+    """From plan to votes; then another member takes over."""
+    quorum_timeout_s: Seconds = 600.0
+    """Without a quorum for this long the round is given up and the operator is told."""
+
+    @model_validator(mode="after")
+    def _nested(self) -> Self:
+        for inner, outer in _NESTED:
+            inner_s, outer_s = getattr(self, inner), getattr(self, outer)
+            if inner_s >= outer_s:
+                raise ValueError(f"timing.{inner} ({inner_s:g}) must be shorter than timing.{outer} ({outer_s:g})")
+        return self
+
+
+_NESTED = (
+    ("heartbeat_interval_s", "heartbeat_timeout_s"),
+    ("heartbeat_timeout_s", "drop_after_s"),
+    ("heartbeat_timeout_s", "attempt_timeout_s"),
+    ("progress_timeout_s", "attempt_timeout_s"),
+    ("ready_grace_s", "quorum_timeout_s"),
+    ("attempt_timeout_s", "quorum_timeout_s"),
+)
+
+
+class MembershipConfig(Frozen):
+    """Who takes part, and how many must agree."""
+
+    mode: Literal["listed", "open"] = "listed"
+    """``listed``: only ``roster`` and ``allowed`` are ever admitted. ``open``: anybody who holds the state."""
+    roster: Roster
+    """Voters of round 1."""
+    allowed: Annotated[tuple[Peer, ...], Field(max_length=4096)] = ()
+    seeds: Annotated[tuple[Annotated[str, Field(max_length=256)], ...], Field(max_length=64)] = ()
+    """Multiaddresses of peers to bootstrap from."""
+    min_peers: Annotated[int, Field(ge=1, le=1024)] = 1
+    """Contributions that a round needs at least."""
+    fault_tolerance: Annotated[int, Field(ge=0, le=340)] | None = None
+    """Misbehaving members that a certificate must survive; default a fifth of the roster, 0 = crashes only."""
+    accept_sybil_risk: bool = False
+
+    @field_validator("roster", "allowed")
+    @classmethod
+    def _peers(cls, peers: tuple[PeerId, ...]) -> tuple[PeerId, ...]:
+        for peer in peers:
+            public_key_of(peer)
+        if len(set(peers)) != len(peers):
+            raise ValueError("a peer is listed twice")
+        return peers
+
+    @model_validator(mode="after")
+    def _sybil(self) -> Self:
+        if self.mode == "open" and not self.accept_sybil_risk:
+            raise ValueError('membership.mode = "open" needs membership.accept_sybil_risk = true, or use mode "listed"')
+        return self
+
+    def admits(self, peer: PeerId) -> bool:
+        """Whether ``peer`` may ever enter a roster."""
+        return self.mode == "open" or peer in self.roster or peer in self.allowed
+
+
+class LimitsConfig(Frozen):
+    """Bounds on what a peer declares of itself."""
+
+    max_tokens_per_round: Annotated[int, Field(ge=1, le=2**53)] = 2**40
+    """A contribution's weight is clamped to this."""
+    max_peers: Annotated[int, Field(ge=1, le=1024)] = 128
+
+
+class StopConfig(Frozen):
+    """When the run is finished."""
+
+    num_rounds: Annotated[int, Field(ge=0, le=2**40)] = 0
+    """Last round; 0 = open-ended."""
+
+
+class Genesis(Frozen):
+    """The rules of a run. `run_id` identifies it in every message; it is also the parent of round 1."""
+
+    name: Annotated[str, Field(min_length=1, max_length=64)]
+    protocol_version: Literal[1]
+    lineage: Count = 0
+    initial_state: Digest
+    """State hash of round 0; every node recomputes it from ``model`` and refuses to start on another."""
+    operators: Annotated[tuple[Peer, ...], Field(min_length=1, max_length=16)]
+    """Peer ids (hence public keys) that may sign this spec."""
+    model: Table
+    data: Table = Field(default_factory=dict)
+    inner: Table = Field(default_factory=dict)
+    outer: Table = Field(default_factory=dict)
+    exchange: ExchangeConfig = ExchangeConfig()
+    timing: TimingConfig = TimingConfig()
+    membership: MembershipConfig
+    limits: LimitsConfig = LimitsConfig()
+    stop: StopConfig = StopConfig()
+
+    @property
+    def run_id(self) -> str:
+        """SHA-256 of the canonical bytes, hexadecimal."""
+        return self.content_id()
+
+    @classmethod
+    def parse(cls, text: str, source: str = "run spec") -> Self:
+        """Genesis of a TOML text; an optional ``[signature]`` table is not looked at. Raises `SpecError`."""
+        table = _toml(text, source)
+        table.pop("signature", None)
+        _check_version(table, source)
+        return _validated(cls, table, source)
+
+    def to_toml(self) -> str:
+        """A run spec file without signature; `parse` of it gives an equal value."""
+        data = self.model_dump(mode="json", exclude_none=True)
+        scalars = {key: value for key, value in data.items() if not isinstance(value, dict)}
+        tables = (_toml_table(key, value) for key, value in data.items() if key not in scalars)
+        return _toml_lines(scalars) + "".join(tables)
+
+
+class Signature(Frozen):
+    """The ``[signature]`` table of a run spec file."""
+
+    operator: Peer
+    ed25519: Annotated[str, Field(pattern=r"^[0-9a-f]{128}$")]
+
+
+class SignedGenesis(Frozen):
+    """A genesis whose signature by one of its operators has been checked."""
+
+    genesis: Genesis
+    signature: Signature
+
+    @classmethod
+    def parse(cls, text: str, source: str = "run spec") -> Self:
+        """Verify a signed TOML text. Raises `SpecError` if anything is wrong, unsigned included."""
+        genesis = Genesis.parse(text, source)
+        table = _toml(text, source).get("signature")
+        if table is None:
+            raise SpecError([f"{source}: not signed; the operator signs it with: atoll run sign {source}"])
+        signature = _validated(Signature, table, source, "signature.")
+        if signature.operator not in genesis.operators:
+            raise SpecError([f"{source}: signature.operator is not one of the run's operators; ask for the true file"])
+        if not verify(signature.operator, bytes.fromhex(signature.ed25519), DOMAIN + genesis.canonical()):
+            raise SpecError([f"{source}: signature.ed25519 does not match; the file was changed after it was signed"])
+        return cls(genesis=genesis, signature=signature)
+
+    @classmethod
+    def load(cls, path: Path) -> Self:
+        """Read and verify a run spec file. Raises `SpecError`."""
+        return cls.parse(read_text(path), str(path))
+
+
+def read_text(path: Path) -> str:
+    """Text of a run spec file (at most 1 MiB). Raises `SpecError` if it cannot be read."""
+    try:
+        with path.open("rb") as file:
+            data = file.read((1 << 20) + 1)
+        if len(data) > 1 << 20:
+            raise SpecError([f"{path}: larger than 1 MiB; this is not a run spec"])
+        return data.decode()
+    except OSError as error:
+        raise SpecError([f"{path}: {error.strerror}"]) from None
+    except UnicodeDecodeError:
+        raise SpecError([f"{path}: not UTF-8 text; this is not a run spec"]) from None
+
+
+def sign(text: str, identity: Identity, source: str = "run spec") -> str:
+    """``text`` with a ``[signature]`` table by ``identity`` at its end (replacing an older one); comments are kept.
+
+    Raises `SpecError` if the spec is not valid or ``identity`` is not one of its operators.
+    """
+    genesis = Genesis.parse(text, source)
+    if identity.peer_id not in genesis.operators:
+        raise SpecError([f"{source}: operators does not list your identity {identity.peer_id}; add it, then sign"])
+    signature = identity.sign(DOMAIN + genesis.canonical()).hex()
+    body = _SIGNATURE_TABLE.sub("", text).rstrip("\n")
+    return f'{body}\n\n[signature]\noperator = "{identity.peer_id}"\ned25519 = "{signature}"\n'
+
+
+_SIGNATURE_TABLE = re.compile(r"^\[signature\][^\n]*\n(?:(?!\[)[^\n]*(?:\n|\Z))*", re.MULTILINE)
+
+
+# --- errors in one line each ------------------------------------------------------------------------------------------
+
+
+def _toml(text: str, source: str) -> dict[str, Any]:
+    try:
+        return tomllib.loads(text)
+    except tomllib.TOMLDecodeError as error:
+        raise SpecError([f"{source}: not valid TOML: {error}"]) from None
+
+
+def _check_version(table: dict[str, Any], source: str) -> None:
+    version = table.get("protocol_version")
+    if isinstance(version, int) and version != PROTOCOL_VERSION:
+        remedy = "upgrade atoll" if version > PROTOCOL_VERSION else "use the atoll release that the run was made with"
+        raise SpecError([f"{source}: protocol_version is {version}, this atoll speaks {PROTOCOL_VERSION}; {remedy}"])
+
+
+def _validated(model: type[M], table: Any, source: str, prefix: str = "") -> M:
+    try:
+        # Through JSON, so that strict validation takes TOML's arrays for tuples.
+        return model.model_validate_json(canonical_json(table))
+    except ValidationError as error:
+        raise SpecError(explain(error, model, source, prefix)) from None
+    except (TypeError, ValueError) as error:
+        raise SpecError([f"{source}: a value has no place in a run spec: {error}"]) from None
+
+
+def explain(error: ValidationError, model: type[BaseModel], source: str, prefix: str = "") -> list[str]:
+    """One line per fault of ``error``, naming file and field; an unknown key comes with the closest known one."""
+    faults = error.errors(include_url=False, include_context=False)
+    return [
+        f"{source}: {_fault(fault['type'], fault['loc'], fault['msg'], fault['input'], model, prefix)}"
+        for fault in faults
+    ]
+
+
+def _fault(
+    kind: str, location: tuple[int | str, ...], text: str, value: Any, model: type[BaseModel], prefix: str
+) -> str:
+    name = prefix + ".".join(str(part) for part in location)
+    if kind == "extra_forbidden":
+        return f"unknown key {name}{_suggestion(model, location)}"
+    if kind == "missing":
+        return f"{name} is missing; add it"
+    text = text.removeprefix("Value error, ")
+    if kind == "value_error" and (not name or text.startswith(f"{name}.")):
+        return text
+    return f"{name} = {_short(value)}: {text[0].lower() + text[1:]}"
+
+
+def _short(value: Any) -> str:
+    text = repr(value)
+    return text if len(text) <= 60 else text[:57] + "…"
+
+
+def _suggestion(model: type[BaseModel], location: tuple[int | str, ...]) -> str:
+    for part in location[:-1]:
+        field = model.model_fields.get(str(part))
+        if field is None or not (isinstance(field.annotation, type) and issubclass(field.annotation, BaseModel)):
+            return "; remove it"
+        model = field.annotation
+    close = get_close_matches(str(location[-1]), model.model_fields, n=1)
+    return f"; did you mean {close[0]}?" if close else f"; known here: {', '.join(model.model_fields)}"
+
+
+# --- writing TOML -----------------------------------------------------------------------------------------------------
+
+
+def _toml_value(value: Any) -> str:
+    if isinstance(value, dict):
+        items = cast("dict[str, Any]", value).items()
+        return "{ " + ", ".join(f"{_toml_key(key)} = {_toml_value(item)}" for key, item in items) + " }"
+    if isinstance(value, list):
+        return "[" + ", ".join(_toml_value(item) for item in cast("list[Any]", value)) + "]"
+    # JSON's strings, numbers and booleans are TOML's, but for DEL.
+    return json.dumps(value, ensure_ascii=False).replace("\x7f", "\\u007f")
+
+
+def _toml_key(key: str) -> str:
+    return key if re.fullmatch(r"[A-Za-z0-9_-]+", key) else _toml_value(key)
+
+
+def _toml_lines(table: dict[str, Any]) -> str:
+    return "".join(f"{_toml_key(key)} = {_toml_value(value)}\n" for key, value in table.items())
+
+
+def _toml_table(name: str, table: dict[str, Any]) -> str:
+    """A table with its sub-tables inline: one header per section, as an operator would write it."""
+    return f"\n[{name}]\n{_toml_lines(table)}"

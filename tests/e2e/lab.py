@@ -1,0 +1,279 @@
+"""Real node processes for end-to-end tests: each with a folder, a key and, where root allows, a network namespace.
+
+Nothing is shared between the nodes except the signed spec's text, which every node gets as a copy of its own. Events
+are read from each node's standard output (`atoll join --json`); waiting is for events, never for time.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import threading
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+Event = dict[str, Any]
+ATOLL = [sys.executable, "-P", "-m", "atoll.node.cli"]
+
+
+def run_atoll(*arguments: str, cwd: Path | None = None, check: bool = True) -> subprocess.CompletedProcess[str]:
+    """Run one command to its end."""
+    return subprocess.run([*ATOLL, *arguments], cwd=cwd, check=check, capture_output=True, text=True, timeout=60)
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return probe.getsockname()[1]
+
+
+# --- network namespaces -----------------------------------------------------------------------------------------------
+
+
+def can_make_namespaces() -> bool:
+    if os.geteuid() != 0 or shutil.which("ip") is None:
+        return False
+    name = f"atoll-probe-{os.getpid()}"
+    made = subprocess.run(["ip", "netns", "add", name], capture_output=True).returncode == 0
+    if made:
+        subprocess.run(["ip", "netns", "del", name], check=True)
+    return made
+
+
+@contextmanager
+def namespaces(num_nodes: int) -> Iterator[list[str]]:
+    """Names of ``num_nodes`` namespaces on one bridge of their own; node i has the address 10.77.0.(i+1)."""
+    prefix = f"atoll{os.getpid()}-"
+    bridge = prefix + "br"
+    names = [f"{prefix}{index}" for index in range(num_nodes)]
+
+    def ip(*arguments: str) -> None:
+        subprocess.run(["ip", *arguments], check=True, capture_output=True)
+
+    try:
+        for name in (bridge, *names):
+            ip("netns", "add", name)
+        ip("-n", bridge, "link", "add", "br0", "type", "bridge")
+        ip("-n", bridge, "link", "set", "br0", "up")
+        for index, name in enumerate(names):
+            ip("link", "add", f"v{index}", "netns", bridge, "type", "veth", "peer", "name", "eth0", "netns", name)
+            ip("-n", bridge, "link", "set", f"v{index}", "master", "br0", "up")
+            ip("-n", name, "addr", "add", f"10.77.0.{index + 1}/24", "dev", "eth0")
+            ip("-n", name, "link", "set", "eth0", "up")
+            ip("-n", name, "link", "set", "lo", "up")
+        yield names
+    finally:
+        for name in (*names, bridge):
+            subprocess.run(["ip", "netns", "del", name], capture_output=True)
+
+
+# --- nodes ------------------------------------------------------------------------------------------------------------
+
+
+class NodeDied(AssertionError):
+    """A node ended while a test waited for one of its events; carries its last log lines."""
+
+
+@dataclass
+class Node:
+    """One volunteer's machine: a folder, an address and at most one running process."""
+
+    name: str
+    folder: Path
+    host: str
+    port: int
+    namespace: str | None = None
+    peer_id: str = ""
+    events: list[Event] = field(default_factory=list)
+    process: subprocess.Popen[bytes] | None = None
+    _changed: threading.Condition = field(default_factory=threading.Condition)
+    _reader: threading.Thread | None = None
+
+    @property
+    def address(self) -> str:
+        return f"/ip4/{self.host}/tcp/{self.port}/p2p/{self.peer_id}"
+
+    @property
+    def spec_path(self) -> Path:
+        return self.folder / "run.toml"
+
+    def create_identity(self) -> None:
+        self.folder.mkdir(parents=True, exist_ok=True)
+        shown = run_atoll("identity", "show", "--folder", str(self.folder), "--json")
+        self.peer_id = json.loads(shown.stdout)["peer_id"]
+
+    def start(self, *extra: str, kill_at: str | None = None) -> None:
+        """Start `atoll join`. ``kill_at`` is a journal point (``name`` or ``name:round``) where it dies by SIGKILL."""
+        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        if kill_at is not None:
+            environment["ATOLL_KILL_AT"] = kill_at
+        prefix = ["ip", "netns", "exec", self.namespace] if self.namespace else []
+        arguments = [
+            *("join", str(self.spec_path), "--folder", str(self.folder), "--name", self.name, "--host", self.host),
+            *("--port", str(self.port), "--dashboard-port", "0", "--threads", "1", "--yes", "--json", *extra),
+        ]
+        with (self.folder / "stderr.log").open("ab") as log:
+            self.process = subprocess.Popen(
+                [*prefix, *ATOLL, *arguments],
+                stdin=subprocess.DEVNULL,
+                stdout=subprocess.PIPE,
+                stderr=log,
+                env=environment,
+                cwd=self.folder,
+            )
+        self._reader = threading.Thread(target=self._read, args=(self.process,), daemon=True)
+        self._reader.start()
+
+    def _read(self, process: subprocess.Popen[bytes]) -> None:
+        assert process.stdout is not None
+        for line in process.stdout:
+            with self._changed:
+                self.events.append(json.loads(line))
+                self._changed.notify_all()
+        process.wait()
+        with self._changed:
+            self._changed.notify_all()
+
+    def log_tail(self, num_lines: int = 15) -> str:
+        return "\n".join((self.folder / "stderr.log").read_text(errors="replace").splitlines()[-num_lines:])
+
+    def wait_for(self, what: str, found: Callable[[list[Event]], Any], timeout_s: float) -> Any:
+        """Block until ``found(events)`` is truthy and return it. Raises `NodeDied` or a described timeout."""
+
+        def settled() -> Any:
+            return found(self.events) or (self.process is not None and self.process.poll() is not None)
+
+        with self._changed:
+            self._changed.wait_for(settled, timeout_s)
+            if result := found(self.events):
+                return result
+        if self.process is not None and self.process.poll() is not None:
+            raise NodeDied(f"{self.name} ended with {self.process.returncode} before: {what}\n{self.log_tail()}")
+        last = [event for event in self.events if event.get("event") != "state"][-3:]
+        raise AssertionError(f"{self.name}: not within {timeout_s} s: {what}; last: {last}\n{self.log_tail()}")
+
+    def wait_for_round(self, round_number: int, timeout_s: float) -> Event:
+        """The report of the first committed round with at least this number."""
+        return self.wait_for(
+            f"round {round_number}",
+            lambda events: next((e for e in rounds(events) if e["round"] >= round_number), None),
+            timeout_s,
+        )
+
+    def wait_for_exit(self, timeout_s: float) -> int:
+        assert self.process is not None
+        code = self.process.wait(timeout_s)
+        if self._reader is not None:
+            self._reader.join(timeout_s)
+        return code
+
+    def kill(self) -> None:
+        """SIGKILL, as a power cut would."""
+        assert self.process is not None
+        self.process.kill()
+        self.wait_for_exit(20)
+
+    def stop(self) -> int:
+        """SIGTERM and wait for the end."""
+        assert self.process is not None
+        if self.process.poll() is None:
+            self.process.send_signal(signal.SIGTERM)
+        return self.wait_for_exit(30)
+
+
+def rounds(events: list[Event]) -> list[Event]:
+    """The committed rounds among events."""
+    return [event for event in events if event.get("event") == "round"]
+
+
+def hashes_by_round(nodes: list[Node]) -> dict[int, set[str]]:
+    """State hashes that the nodes reported, by round."""
+    hashes: dict[int, set[str]] = {}
+    for node in nodes:
+        for event in rounds(node.events):
+            hashes.setdefault(event["round"], set()).add(event["state_hash"])
+    return hashes
+
+
+@contextmanager
+def swarm(
+    folder: Path,
+    num_nodes: int,
+    *,
+    num_rounds: int,
+    settings: tuple[str, ...] = (),
+    isolate: bool = False,
+    num_founders: int | None = None,
+    edit: Callable[[str], str] = lambda text: text,
+) -> Iterator[list[Node]]:
+    """Prepared, not yet started nodes of one signed run; every process is ended when the block is left.
+
+    ``num_founders`` nodes (default all) are in the genesis roster, the others join later. ``settings`` are
+    ``section.key=value`` of the spec, ``edit`` changes the unsigned text.
+    """
+    with namespaces(num_nodes) if isolate else _no_namespaces(num_nodes) as names:
+        nodes = [
+            Node(
+                name=f"node-{index}",
+                folder=folder / f"node-{index}",
+                host=f"10.77.0.{index + 1}" if name else "127.0.0.1",
+                port=4001 if name else free_port(),
+                namespace=name or None,
+            )
+            for index, name in enumerate(names)
+        ]
+        for node in nodes:
+            node.create_identity()
+        _write_spec(folder, nodes, nodes[: num_founders or num_nodes], num_rounds, settings, edit)
+        try:
+            yield nodes
+        finally:
+            _end_all(nodes)
+
+
+@contextmanager
+def _no_namespaces(num_nodes: int) -> Iterator[list[str]]:
+    yield [""] * num_nodes
+
+
+def _write_spec(
+    folder: Path,
+    nodes: list[Node],
+    founders: list[Node],
+    num_rounds: int,
+    settings: tuple[str, ...],
+    edit: Callable[[str], str],
+) -> None:
+    spec_path = folder / "run.toml"
+    roster = [argument for node in founders for argument in ("--roster", node.peer_id)]
+    choices = [argument for setting in settings for argument in ("--set", setting)]
+    run_atoll(
+        *("run", "new", str(spec_path), "--name", "test", "--rounds", str(num_rounds), *roster),
+        *("--seed", nodes[0].address, *choices),
+    )
+    spec_path.write_text(edit(spec_path.read_text()))
+    run_atoll("run", "sign", str(spec_path), "--folder", str(folder / "operator"))
+    for node in nodes:
+        shutil.copy(spec_path, node.spec_path)
+
+
+def _end_all(nodes: list[Node]) -> None:
+    running = [node for node in nodes if node.process is not None and node.process.poll() is None]
+    for node in running:
+        assert node.process is not None
+        node.process.send_signal(signal.SIGTERM)
+    for node in running:
+        assert node.process is not None
+        try:
+            node.process.wait(20)
+        except subprocess.TimeoutExpired:
+            node.process.kill()
+            node.process.wait(20)
