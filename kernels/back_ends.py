@@ -1,7 +1,7 @@
 """Which implementation of the kernels runs: the compiled one, else numpy; `ATOLL_KERNELS` chooses another for tests.
 
-ATOLL_KERNELS = "reference", "numpy", "c" (best variant), or "c-baseline", "c-avx2", "c-avx512". A choice that this machine
-cannot honour is a RuntimeError, never a silent substitute.
+ATOLL_KERNELS = "reference", "numpy", "c" (best variant), or "c-baseline", "c-avx2", "c-avx512". A choice that this
+machine cannot honour is a RuntimeError, never a silent substitute.
 """
 
 from __future__ import annotations

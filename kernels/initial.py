@@ -1,7 +1,7 @@
 """Initial weights from integers: the same bits on every machine, and any shard alone.
 
-Element i of a parameter depends on (seed, parameter name, i) only. A counter-based generator (splitmix64) gives 64 bits,
-whose four quarters are summed (Irwin–Hall of order 4, a bell curve within ±3.46 standard deviations), centred, and
+Element i of a parameter depends on (seed, parameter name, i) only. A counter-based generator (splitmix64) gives 64
+bits, whose four quarters are summed (Irwin–Hall of order 4, a bell curve within ±3.46 standard deviations), centred and
 multiplied once in float32. No libm, no order, no state.
 """
 

@@ -123,9 +123,10 @@ class Record(Frozen):
 
 
 class Message(Frozen):
-    """Base of signed bodies. ``kind`` selects the type on the wire."""
+    """Base of signed bodies."""
 
-    kind: str
+    kind: Any
+    """Selects the type on the wire; every message narrows it to one literal string."""
 
 
 class Heartbeat(Message):

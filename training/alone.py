@@ -18,7 +18,7 @@ from .flat import FlatLayout, initial_state
 from .inner_loop import InnerLoop, choose_device
 from .local import LocalReducer
 from .outer import ChunkLayout
-from .reducer import Committed, Event, Evaluate, Evaluation, Progress, PseudoGradient, Report, Start, Warned
+from .reducer import Evaluate, Evaluation, Event, Report, Warned
 from .session import Session
 
 
@@ -53,8 +53,8 @@ def train_alone(
 
     ``folder`` gets checkpoints; one that is there is resumed, and on one CPU thread the result is the uninterrupted
     run's, bit for bit. None keeps nothing. ``on_report`` hears every step, evaluation (one before the first round, one
-    after each commit), save and warning; an exception that it raises ends the run at once. Raises `DataError` if the text
-    cannot be used, ValueError if the checkpoint is of another model.
+    after each commit), save and warning; an exception that it raises ends the run at once. Raises `DataError` if the
+    text cannot be used, ValueError if the checkpoint is of another model.
     """
     torch.set_num_threads(num_threads)
     layout = FlatLayout.of(config.model)

@@ -84,8 +84,8 @@ class CheckpointStore:
     def save(self, tensors: Mapping[str, NDArray], state: Mapping[str, Any]) -> Saved | SaveFailed:
         """Write a new checkpoint, then remove all but the newest `keep`.
 
-        ``state`` is JSON. A transient error is retried with back-off; an error that lasts is returned, said once through
-        `on_warning`, and leaves the older checkpoints and nothing else. Other exceptions are bugs and raise.
+        ``state`` is JSON. A transient error is retried with back-off; an error that lasts is returned, said once
+        through `on_warning`, and leaves the older checkpoints and nothing else. Other exceptions are bugs and raise.
         """
         for delay_s in (*RETRY_DELAYS_S, None):
             try:
@@ -204,9 +204,13 @@ def _verify(path: Path, manifest: dict[str, Any]) -> None:
     try:
         num_bytes = path.stat().st_size
         if num_bytes != manifest["bytes"]:
-            raise CheckpointError(f"checkpoint {path} has {num_bytes} bytes instead of {manifest['bytes']}; {_NEXT_STEP}")
+            raise CheckpointError(
+                f"checkpoint {path} has {num_bytes} bytes instead of {manifest['bytes']}; {_NEXT_STEP}"
+            )
         if _digest(path) != manifest["blake3"]:
-            raise CheckpointError(f"checkpoint {path} is damaged: its {num_bytes} bytes have another digest; {_NEXT_STEP}")
+            raise CheckpointError(
+                f"checkpoint {path} is damaged: its {num_bytes} bytes have another digest; {_NEXT_STEP}"
+            )
     except OSError as error:
         raise CheckpointError(f"checkpoint {path} cannot be read: {error.strerror}; {_NEXT_STEP}") from error
 

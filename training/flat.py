@@ -95,16 +95,16 @@ def _fill(parameter: Parameter, out: NDArray[np.float32], start: int, seed: int)
 
 def _llama_parameters(model: ModelConfig) -> Iterator[Parameter]:
     """Names as `training.model` gives them, in depth order, so that neighbours in the vector are used together."""
-    yield Parameter("embedding.weight", (model.vocab_size, model.dim), model.init_std)
+    yield Parameter("embedding.weight", (model.vocab_size, model.dim), model.weight_std)
     for layer in range(model.num_layers):
         yield from _block_parameters(model, f"blocks.{layer}.")
     yield Parameter("norm.weight", (model.dim,), 0)
     if not model.tie_embeddings:
-        yield Parameter("head.weight", (model.vocab_size, model.dim), model.init_std)
+        yield Parameter("head.weight", (model.vocab_size, model.dim), model.weight_std)
 
 
 def _block_parameters(model: ModelConfig, prefix: str) -> Iterator[Parameter]:
-    dim, kv_dim, std = model.dim, model.num_kv_heads * model.head_dim, model.init_std
+    dim, kv_dim, std = model.dim, model.num_kv_heads * model.head_dim, model.weight_std
     back_std = std / math.sqrt(2 * model.num_layers)  # keeps the residual stream's variance flat in depth (GPT-2)
     yield Parameter(prefix + "attention_norm.weight", (dim,), 0)
     yield Parameter(prefix + "attention.query.weight", (dim, dim), std)

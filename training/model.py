@@ -1,9 +1,9 @@
 """A Llama-type decoder made of small parts, each replaceable alone.
 
-RMSNorm (1910.07467), rotary positions (2104.09864), grouped-query attention (2305.13245), SwiGLU (2002.05202). A part is a
-function of `ModelConfig` that returns a module; `Parts` names those of one model, so an experiment swaps one field.
-Parameter names and shapes are those of `training.flat`, and values come from there: modules are made without storage and
-`bind` lays them over a flat vector.
+RMSNorm (1910.07467), rotary positions (2104.09864), grouped-query attention (2305.13245), SwiGLU (2002.05202). A part
+is a function of `ModelConfig` that returns a module; `Parts` names those of one model, so an experiment swaps one
+field. Parameter names and shapes are those of `training.flat`, and values come from there: modules are made without
+storage and `bind` lays them over a flat vector.
 
 Axes: B batch, S sequence, D dim, N query heads, K key-value heads, H head_dim, F hidden_dim, V vocabulary.
 """
@@ -30,7 +30,7 @@ Rotation = tuple[Tensor, Tensor]  # cosines and sines, (S, H) each
 def rotation(head_dim: int, theta: float, length: int, device: torch.device) -> Rotation:
     """Cosines and sines (length, head_dim) of positions 0 … length − 1, halves repeated."""
     exponents = torch.arange(0, head_dim, 2, device=device, dtype=torch.float32) / head_dim
-    angles_SH = torch.outer(torch.arange(length, device=device, dtype=torch.float32), theta**-exponents).repeat(1, 2)  # noqa: N806
+    angles_SH = torch.outer(torch.arange(length, device=device, dtype=torch.float32), theta**-exponents).repeat(1, 2)
     return angles_SH.cos(), angles_SH.sin()
 
 
@@ -122,7 +122,7 @@ class Block(nn.Module):
 class Llama(nn.Module):
     """Tokens to logits. Made on the meta device and given its values by `bind`."""
 
-    def __init__(self, config: ModelConfig, parts: Parts = Parts()) -> None:  # noqa: B008 - frozen
+    def __init__(self, config: ModelConfig, parts: Parts = Parts()) -> None:
         super().__init__()
         self.config = config
         self.embedding = nn.Embedding(config.vocab_size, config.dim)
@@ -164,7 +164,9 @@ def bind(model: Llama, layout: FlatLayout, flat: Tensor, gradient: Tensor) -> No
     model.tie()
 
 
-def build_model(config: ModelConfig, layout: FlatLayout, flat: Tensor, gradient: Tensor, parts: Parts = Parts()) -> Llama:  # noqa: B008
+def build_model(
+    config: ModelConfig, layout: FlatLayout, flat: Tensor, gradient: Tensor, parts: Parts = Parts()
+) -> Llama:
     """A model over ``flat`` and ``gradient``; see `bind`."""
     with torch.device("meta"):
         model = Llama(config, parts)

@@ -57,9 +57,7 @@ class SharedBuffers:
         self._contribution = np.frombuffer(self._memory, np.uint8, contribution_bytes, contribution_at)
 
     @classmethod
-    def create(
-        cls, num_elements: int, num_chunks: int, contribution_bytes: int, folder: Path | None = None
-    ) -> Self:
+    def create(cls, num_elements: int, num_chunks: int, contribution_bytes: int, folder: Path | None = None) -> Self:
         """New buffers, nothing sealed: in memory, or in a nameless file in ``folder``.
 
         The space is reserved here, so a full disk or memory limit raises OSError now instead of killing a writer later.
