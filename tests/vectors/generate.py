@@ -38,7 +38,9 @@ def edge_cases() -> dict[str, np.ndarray]:
     limit, smallest = np.finfo(F).max, F(2.0**-126)
     ties = (np.arange(-127, 129, dtype=F) + F(0.5)).clip(-127, 127)
     mixed = normal("mixed", 256) * np.logspace(-44, 37, 256).astype(F)
-    rounding = [F(127) * (F(1) + F(k) / F(512)) for k in range(8)]
+    # Scales half-way between two bfloat16 numbers, and their neighbours: dividing by 127 differs here from multiplying.
+    halves = [F(127) * (F(1) + F(k) / F(256)) for k in (1, 3, 255)]
+    tops = [top for half in halves for top in (np.nextafter(half, F(0)), half, np.nextafter(half, F(999)))]
     return {
         "one value": np.array([-3.25], F),
         "partial last block": normal("partial", 300, 0.02),
@@ -49,9 +51,11 @@ def edge_cases() -> dict[str, np.ndarray]:
         "just below the smallest scale": np.array([126 * smallest, -smallest, smallest / 2], F),
         "largest float": np.array([limit, -limit, limit / 254, -limit / 255, 1.0], F),
         "exact ties": ties,
+        # x · (1 / scale), not x / scale, decides these.
+        "ties of a scale that is no power of two": ties * F(1 + 3 / 128),
         "tiny block beside a block of ones": np.concatenate([normal("tiny", 256, 1e-30), np.ones(256, F)]),
         "every magnitude in one block": mixed,
-        "ties of the scale's rounding": np.concatenate([np.append(np.ones(255, F), top) for top in rounding]),
+        "ties of the scale's rounding": np.concatenate([np.append(np.ones(255, F), top) for top in tops]),
     }
 
 
