@@ -52,7 +52,7 @@ def edge_cases() -> dict[str, np.ndarray]:
         "largest float": np.array([limit, -limit, limit / 254, -limit / 255, 1.0], F),
         "exact ties": ties,
         # x · (1 / scale), not x / scale, decides these.
-        "ties of a scale that is no power of two": ties * F(1 + 3 / 128),
+        "ties of a scale that is no power of two": ties * F(1 + 127 / 128),
         "tiny block beside a block of ones": np.concatenate([normal("tiny", 256, 1e-30), np.ones(256, F)]),
         "every magnitude in one block": mixed,
         "ties of the scale's rounding": np.concatenate([np.append(np.ones(255, F), top) for top in tops]),
