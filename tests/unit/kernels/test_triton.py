@@ -35,9 +35,11 @@ def test_the_interpreter_gives_the_same_bits():
     compare("cpu", TRITON_INTERPRET="1")
 
 
-@pytest.mark.parametrize("fresh", [True, False])
-@pytest.mark.parametrize("name", ["_encode", "_accumulate"])
-def test_the_compiled_kernels_neither_fuse_nor_flush(name, fresh):
+@pytest.mark.parametrize(
+    ("name", "constants"), [("_encode", {}), ("_accumulate", {"FRESH": True}), ("_accumulate", {"FRESH": False})]
+)
+def test_the_compiled_kernels_neither_fuse_nor_flush(name, constants, tmp_path, monkeypatch):
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     triton = pytest.importorskip("triton")
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
@@ -48,7 +50,7 @@ def test_the_compiled_kernels_neither_fuse_nor_flush(name, fresh):
         "_encode": {"values": "*fp32", "data": "*u8", "first_bad": "*i64"},
         "_accumulate": {"data": "*u8", "out": "*fp32", "weight": "fp32"},
     }[name]
-    constants = {"BLOCK": 256, "ROWS": triton_int8.ROWS} | ({"FRESH": fresh} if name == "_accumulate" else {})
+    constants = {"BLOCK": 256, "ROWS": triton_int8.ROWS} | constants
     signature = types | {"num_elements": "i32", "num_blocks": "i32"} | dict.fromkeys(constants, "constexpr")
     source = ASTSource(getattr(triton_int8, name), signature, constexprs=constants)
     ptx = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"enable_fp_fusion": False}).asm["ptx"]
