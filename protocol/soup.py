@@ -17,7 +17,19 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from .identity import PeerId
-from .messages import Commit, CommitRequest, Heartbeat, InvalidMessage, Message, Plan, Ready, Record, SpanResult, Vote
+from .messages import (
+    Commit,
+    CommitRequest,
+    Heartbeat,
+    InvalidMessage,
+    Message,
+    Plan,
+    Ready,
+    Record,
+    SpanResult,
+    Vote,
+    round_of,
+)
 from .round_machine import (
     Acceptor,
     Action,
@@ -45,7 +57,6 @@ from .round_machine import (
 )
 from .spec import Genesis
 from .transport import RemoteProtocolError
-
 
 MAX_WAITS = 20
 """How often an owner looks again for contributions before it goes on without them."""
@@ -378,19 +389,3 @@ class Soup:
         if (sender, vote.round, vote.ballot, vote.record) not in self._said:
             raise InvalidMessage("a forged vote")
         return PeerId(sender), vote
-
-
-def round_of(body: Message) -> int:
-    """The round that a message of the round protocol belongs to."""
-    match body:
-        case Commit():
-            return body.record.plan.round
-        case _:
-            inner = getattr(body, "plan", None) or getattr(body, "record", None)
-            return _round_in(body if isinstance(getattr(body, "round", None), int) else inner)
-
-
-def _round_in(value: object) -> int:
-    if isinstance(value, Record):
-        return value.plan.round
-    return int(getattr(value, "round", -1))
