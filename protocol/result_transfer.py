@@ -20,7 +20,7 @@ from .chunks import DIGEST_BYTES
 from .identity import PeerId
 from .messages import Record
 from .offload import off_loop
-from .payload import NO, YES, read_answer, read_payload, write_payload
+from .payload import NO, YES, pieces, read_answer, read_payload, write_payload
 from .results import ResultBuffer, ResultStore
 from .transport import Buffer, ByteStream, PeerUnreachable, RemoteProtocolError, StreamClosed, Transport
 
@@ -67,7 +67,9 @@ class ResultServer:
         view = self._store.find(digest.hex())
         await stream.write(NO if view is None else YES)
         if view is not None:
-            await write_payload(stream, view)
+            # Frames end where chunks end, so that the client can check chunk by chunk.
+            for chunk in pieces(view, self._store.grid.encoded_bytes(0)):
+                await write_payload(stream, chunk)
 
 
 @dataclass
