@@ -22,6 +22,7 @@ from .messages import Record
 from .offload import off_loop
 from .payload import NO, YES, pieces, read_answer, read_payload, write_payload
 from .results import ResultBuffer, ResultStore
+from .tasks import run_all
 from .transport import Buffer, ByteStream, PeerUnreachable, RemoteProtocolError, StreamClosed, Transport
 
 PROTOCOL = "result"
@@ -90,13 +91,12 @@ class ResultFetcher:
         """
         if not self.store.grid.covers(record.plan.spans):
             raise ValueError(f"record of round {record.plan.round} does not cover the grid")
-        buffer = self.store.attempt(record.plan)
+        buffer = await off_loop(self.executor, self.store.attempt, record.plan)
         missing = self.store.missing(record)
         peers = [peer for peer in peers if peer != self.transport.peer_id]
         limit = asyncio.Semaphore(self.max_concurrent)
-        async with asyncio.TaskGroup() as group:
-            tasks = {span: group.create_task(self._fetch_span(record, span, peers, buffer, limit)) for span in missing}
-        causes = {span: tried for span, task in tasks.items() if (tried := task.result()) is not None}
+        answers = await run_all(self._fetch_span(record, span, peers, buffer, limit) for span in missing)
+        causes = {span: tried for span, tried in zip(missing, answers, strict=True) if tried is not None}
         if causes:
             raise ResultsUnavailable(record, causes)
         return buffer
@@ -106,6 +106,7 @@ class ResultFetcher:
     ) -> dict[PeerId, str] | None:
         """None when the span is held, else what each peer answered."""
         tried: dict[PeerId, str] = {}
+        buffer.forget(record.plan.spans[span])
         start = span % len(peers) if peers else 0
         async with limit:
             for peer in peers[start:] + peers[:start]:

@@ -13,6 +13,8 @@ from dataclasses import dataclass
 
 from ..chunks import DIGEST_BYTES
 from ..messages import Plan
+from ..payload import pieces as pieces
+from ..payload import read_payload as read_payload
 from ..transport import ByteStream, RemoteProtocolError
 
 PROTOCOL = "span"

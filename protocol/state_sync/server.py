@@ -15,6 +15,7 @@ from ..messages import Commit, Digest
 from ..offload import off_loop
 from ..payload import NO, YES, write_payload
 from ..transport import Buffer, ByteStream, RemoteProtocolError, Transport
+from .pacing import Pacer
 from .snapshot import SnapshotManifest
 from .wire import (
     MAX_REQUEST_BYTES,
@@ -51,7 +52,8 @@ class StateSource(Protocol):
 class StateServer:
     """Answers ``state`` streams; one per node.
 
-    At most ``max_streams`` are answered at a time, one per peer and request; the others wait their turn.
+    At most ``max_concurrent`` requests are answered at a time, the others wait their turn; leaves leave at the pacer's
+    speed.
     """
 
     def __init__(
@@ -61,10 +63,12 @@ class StateServer:
         executor: Executor,
         max_streams_per_peer: int = 4,
         max_concurrent: int = 8,
+        pacer: Pacer | None = None,
     ) -> None:
         self._source = source
         self._executor = executor
         self._max_streams_per_peer = max_streams_per_peer
+        self._pacer = pacer or Pacer()
         self._turn = asyncio.Semaphore(max_concurrent)
         self._num_streams: Counter[PeerId] = Counter()
         transport.serve(PROTOCOL, self._handle)
@@ -114,4 +118,5 @@ class StateServer:
         data = await off_loop(self._executor, self._source.read_leaf, digest)
         await stream.write(NO if data is None else YES)
         if data is not None:
+            await self._pacer.spend(len(data))
             await write_payload(stream, data)

@@ -144,3 +144,28 @@ def test_a_full_disk_is_an_error_before_the_round(tmp_path, monkeypatch):
     store = ResultStore(tmp_path, ChunkGrid(10, 10, codec("int8")))
     with pytest.raises(OSError, match="No space"):
         store.open(1, "0" * 64)
+
+
+async def test_bytes_of_another_digest_than_the_records_are_fetched_again(lab, tmp_path):
+    """An owner has shown this node another mean than the one that the round decided."""
+    swarm, record, fetcher = await finished(lab, tmp_path)
+    buffer = fetcher.store.attempt(record.plan)
+    false = bytes(swarm.grid.encoded_bytes(0))
+    for chunk in swarm.grid.span_chunks(record.plan.spans[0]):
+        buffer.write_chunk(chunk, false[: swarm.grid.encoded_bytes(chunk)])
+    buffer.hold(record.plan.spans[0], "f" * 64)
+    assert fetcher.store.missing(record) == [0, 1, 2]
+    assert bytes((await fetcher.fetch(record, swarm.peers)).encoded) == whole(swarm)
+    assert fetcher.store.find("f" * 64) is None
+
+
+async def test_a_full_disk_ends_an_exchange_with_one_plain_error(lab, monkeypatch):
+    swarm = lab()
+    store = swarm.stores[swarm.peers[1]]
+
+    def full(span, digest):
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(store.attempt(swarm.plan), "hold", full)
+    with pytest.raises(OSError, match="No space"):
+        await swarm.run()
