@@ -54,10 +54,7 @@ def training_config(genesis: Genesis, source: str) -> TrainingConfig:
 
 def parse_unsigned(text: str, source: str) -> tuple[Genesis, TrainingConfig]:
     """A spec before it is signed: ``operators`` may still be empty. Raises `SpecError`."""
-    roster: list[str] = (
-        tomllib.loads(text).get("membership", {}).get("roster", []) if _NO_OPERATORS.search(text) else []
-    )
-    placeholder = f"operators = {json.dumps(roster[:1])}"
+    placeholder = f'operators = ["{Identity.from_seed(bytes(32)).peer_id}"]'
     genesis = Genesis.parse(_NO_OPERATORS.sub(placeholder, text), source)
     return genesis, training_config(genesis, source)
 
@@ -71,12 +68,9 @@ def check_initial_state(genesis: Genesis, training: TrainingConfig, source: str)
 
 def initial_state_hash(training: TrainingConfig) -> str:
     """State hash of round 0: the model's initial weights, no momentum, nothing read of the data."""
-    import numpy as np
+    from . import replica
 
-    from .replica import state_hash_of
-
-    anchor = initial_state(training.model)
-    return state_hash_of(anchor, np.zeros_like(anchor), 0, 0)
+    return replica.initial_state_hash(initial_state(training.model))
 
 
 def sign_text(text: str, identity: Identity, source: str = "run spec") -> str:
@@ -116,6 +110,8 @@ class _Line:
 
     def __str__(self) -> str:
         text = f"{self.key} = {_toml(self.value)}"
+        if len(text) > 60 and self.comment:
+            return f"# {self.comment}\n{text}"
         return f"{text:<34}  # {self.comment}" if self.comment else text
 
 
@@ -229,7 +225,7 @@ def new_run_text(
         ),
     )
     stop = _Section("stop", "when the run ends", (_Line("num_rounds", num_rounds, "0: open-ended"),))
-    sections = list((*_RECIPE, membership, stop))
+    sections = [*_RECIPE, membership, stop]
     for setting in settings:
         sections = _with_setting(sections, setting)
     body = "\n".join(map(str, sections))
@@ -239,11 +235,11 @@ def new_run_text(
 
 def _head(name: str, initial_hash: str) -> str:
     return (
-        "# An atoll run. Every peer obeys this file; its SHA-256 is the run's id. Edit it, then: atoll run sign FILE\n\n"
+        "# An atoll run. Every peer obeys this file. Edit it, then: atoll run sign FILE\n\n"
         f"name = {_toml(name)}\n"
         "protocol_version = 1\n"
         "operators = []  # filled in by atoll run sign\n"
-        f'initial_state = "{initial_hash}"  # of the weights that [model] starts from; kept up to date by atoll run sign\n'
+        f'initial_state = "{initial_hash}"  # from [model]; kept up to date by atoll run sign\n'
     )
 
 

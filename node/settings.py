@@ -23,6 +23,10 @@ DEFAULT_DASHBOARD_PORT = 8790
 ENVIRONMENT_PREFIX = "ATOLL_"
 
 
+_FLAGS = {"listen_host": "--host", "listen_port": "--port", "num_threads": "--threads", "seeds": "--seed"}
+"""Flags that are shorter than their setting."""
+
+
 def data_home(environ: Mapping[str, str] | None = None) -> Path:
     """``$XDG_DATA_HOME/atoll``."""
     environ = os.environ if environ is None else environ
@@ -108,7 +112,7 @@ def load_settings(
         values[name], sources[name] = value, variable
     for name, value in (flags or {}).items():
         if value is not None:
-            values[name], sources[name] = value, f"--{name.replace('_', '-')}"
+            values[name], sources[name] = value, _FLAGS.get(name) or f"--{name.replace('_', '-')}"
     if "folder" not in values:
         values["folder"] = data_home(environ) / "node"
     try:

@@ -21,3 +21,12 @@ class Signal:
         waiter = asyncio.get_running_loop().create_future()
         self._waiters.append(waiter)
         await waiter
+
+    async def wait_for(self, limit_s: float) -> bool:
+        """Like `wait`, but False after ``limit_s`` without a call."""
+        try:
+            async with asyncio.timeout(limit_s):
+                await self.wait()
+        except TimeoutError:
+            return False
+        return True

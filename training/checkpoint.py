@@ -84,8 +84,8 @@ class CheckpointStore:
     def save(self, tensors: Mapping[str, NDArray], state: Mapping[str, Any]) -> Saved | SaveFailed:
         """Write a new checkpoint, then remove all but the newest `keep`.
 
-        ``state`` is JSON. A transient error is retried with back-off; an error that lasts is returned, said once through
-        `on_warning`, and leaves the older checkpoints and nothing else. Other exceptions are bugs and raise.
+        ``state`` is JSON. A transient error is retried with back-off; an error that lasts is returned, said once
+        through `on_warning`, and leaves the older checkpoints and nothing else. Other exceptions are bugs and raise.
         """
         for delay_s in (*RETRY_DELAYS_S, None):
             try:

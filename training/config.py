@@ -1,7 +1,7 @@
-"""What a run trains: model, data, inner and outer method, as frozen values. Loads neither torch nor numpy's kin.
+"""What a run trains: model, data, inner and outer method, as frozen values. Does not load torch.
 
-The four tables of a run spec (``[model]``, ``[data]``, ``[inner]``, ``[outer]``) are exactly the fields below; an unknown
-field is an error that names it. The defaults are the recipe of the demo (139,584 parameters).
+The four tables of a run spec (``[model]``, ``[data]``, ``[inner]``, ``[outer]``) are exactly the fields below; an
+unknown field is an error that names it. The defaults are the recipe of the demo (139,584 parameters).
 """
 
 from __future__ import annotations
@@ -37,7 +37,8 @@ class ModelConfig(_Frozen):
     rope_theta: float = Field(default=10_000.0, gt=0)
     norm_eps: float = Field(default=1e-5, gt=0)
     init_std: float | None = Field(default=None, gt=0)
-    """Standard deviation of initial weights, None: 1/√dim; projections back into the residual stream get it / √(2·layers).
+    """Standard deviation of initial weights, None: 1/√dim; projections back into the residual stream have it divided by
+    √(2·layers).
 
     At the demo's size 1/√dim learns faster than 0.02: validation 1.68 instead of 1.78 nats/byte after 10 rounds.
     """
@@ -90,7 +91,7 @@ class InnerConfig(_Frozen):
     warmup_steps: int = Field(default=20, ge=0)
     """The learning rate rises linearly over this many of a peer's own first steps."""
     schedule: Literal["constant", "wsd", "cosine", "linear"] = "constant"
-    """After the warm-up: constant; ``wsd``: constant, then linear to 0 over the last `decay_steps`; cosine or linear to 0."""
+    """After the warm-up: constant; cosine or linear to 0; ``wsd``: constant, then linear to 0 in `decay_steps`."""
     total_steps: int | None = Field(default=None, gt=0)
     """Where a falling schedule ends, in steps since the run's start; not used by ``constant``."""
     decay_steps: int = Field(default=0, ge=0)

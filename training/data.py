@@ -1,9 +1,10 @@
 """Text as numbered samples: the sample with a global index is a pure function of (text, seed, index).
 
 The text is cut by content: its last ``validation_fraction`` is held out, the rest is cut into non-overlapping windows.
-Pass p over the data visits every window once, in an order keyed by (seed, p), so global index i is position ``i % n`` of
-pass ``i // n``. A peer never draws samples: it is given a `Lease`, a range of global indices that no other peer gets.
-There is no reader state to save, and no number of readers to change: position is the lease and the steps done in it.
+Pass p over the data visits every window once, in an order keyed by (seed, p), so global index i is position ``i % n``
+of pass ``i // n``. A peer never draws samples: it is given a `Lease`, a range of global indices that no other peer
+gets. There is no reader state to save, and no number of readers to change: position is the lease and the steps done in
+it.
 
 The text is in memory and a batch takes microseconds to cut, so nothing is prefetched.
 """

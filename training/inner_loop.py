@@ -1,7 +1,7 @@
 """Inner training: forward, backward, clip, optimizer step, over one flat vector.
 
-All parameters are views of one vector and all gradients of another, so that loading an anchor, the pseudo-gradient and the
-gradient's norm are one pass over memory each.
+All parameters are views of one vector and all gradients of another, so that loading an anchor, the pseudo-gradient and
+the gradient's norm are one pass over memory each.
 """
 
 from __future__ import annotations

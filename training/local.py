@@ -24,8 +24,8 @@ def _ignore(_: Report) -> None:
 class LocalReducer:
     """Reduces one peer's contribution alone, bit for bit as a swarm with a roster of one would.
 
-    Encode, mean over one, encode, decode, outer step: the two roundings of a swarm, so that a lone run shows what the codec
-    costs. Every round commits. It ends after ``num_rounds``.
+    Encode, mean over one, encode, decode, outer step: the two roundings of a swarm, so that a lone run shows what the
+    codec costs. Every round commits. It ends after ``num_rounds``.
     """
 
     def __init__(

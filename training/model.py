@@ -1,9 +1,9 @@
 """A Llama-type decoder made of small parts, each replaceable alone.
 
-RMSNorm (1910.07467), rotary positions (2104.09864), grouped-query attention (2305.13245), SwiGLU (2002.05202). A part is a
-function of `ModelConfig` that returns a module; `Parts` names those of one model, so an experiment swaps one field.
-Parameter names and shapes are those of `training.flat`, and values come from there: modules are made without storage and
-`bind` lays them over a flat vector.
+RMSNorm (1910.07467), rotary positions (2104.09864), grouped-query attention (2305.13245), SwiGLU (2002.05202). A part
+is a function of `ModelConfig` that returns a module; `Parts` names those of one model, so an experiment swaps one
+field. Parameter names and shapes are those of `training.flat`, and values come from there: modules are made without
+storage and `bind` lays them over a flat vector.
 
 Axes: B batch, S sequence, D dim, N query heads, K key-value heads, H head_dim, F hidden_dim, V vocabulary.
 """

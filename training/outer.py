@@ -111,7 +111,8 @@ def apply_mean(
 ) -> None:
     """One outer step, chunk by chunk, from the encoded mean. Needs one chunk of scratch memory.
 
-    Chunks are independent, so an interruption leaves a mixture: callers work on a copy or redo it from their last state.
+    Chunks are independent, so an interruption leaves a mixture: callers work on a copy or redo it from their last
+    state.
     """
     scratch = np.empty(min(grid.chunk_elements, grid.num_elements), np.float32)
     for chunk in range(grid.num_chunks):
@@ -122,7 +123,7 @@ def apply_mean(
 
 
 def normalised_weights(tokens: Sequence[int]) -> list[float]:
-    """Weights of contributions by their tokens: float32(tokens_i / sum). Raises ValueError if nothing was contributed."""
+    """Weights of contributions: float32(tokens_i / sum). Raises ValueError if nothing was contributed."""
     total = sum(tokens)
     if total <= 0 or min(tokens) < 0:
         raise ValueError(f"no mean of contributions with tokens {list(tokens)}")

@@ -1,7 +1,7 @@
 """What training says and hears: the events of a round, the reports of a trainer, and the `Reducer` between them.
 
-Training knows nothing of peers. It hands a pseudo-gradient to a `Reducer` and gets the round's outcome. Events and reports
-are values that also travel over the trainer's control channel (`training.channel`).
+Training knows nothing of peers. It hands a pseudo-gradient to a `Reducer` and gets the round's outcome. Events and
+reports are values that also travel over the trainer's control channel (`training.channel`).
 
 Rounds are counted from 1: round r is trained from the anchor of round r − 1 (0: the initial state) and its commit makes
 the anchor of round r.
@@ -205,7 +205,7 @@ class Reducer(Protocol):
         """The next event."""
         ...
 
-    def report(self, report: Report) -> None:
+    def report(self, report: Report, /) -> None:
         """Say something. Must not raise."""
         ...
 

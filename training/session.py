@@ -1,8 +1,8 @@
 """A trainer's life between events: inner steps, contribution, carry, checkpoint. Knows no peers, only a `Reducer`.
 
-A round is trained from a private copy of its anchor, so that a round which commits without us (the shared anchor is then
-already the next one) still leaves our pseudo-gradient whole: it becomes the *carry*, merged by tokens into the next
-contribution and dropped if that one misses too (property S6).
+A round is trained from a private copy of its anchor, so that a round which commits without us (the shared anchor is
+then already the next one) still leaves our pseudo-gradient whole: it becomes the *carry*, merged by tokens into the
+next contribution and dropped if that one misses too (property S6).
 """
 
 from __future__ import annotations
@@ -31,6 +31,7 @@ from .reducer import (
     Saved,
     Start,
     Stop,
+    Warned,
     Withheld,
 )
 
@@ -147,9 +148,12 @@ class Session:
         indices = work.lease.batch(work.lease_step, self._inner.batch_size)
         if work.lease_step < self._target_step and indices is not None:
             return self._step(work, indices)
-        if work.num_steps == 0:
+        if work.num_steps > 0:
+            return self._contribute(work)
+        if indices is None:
             return self.reducer.wait()  # nothing to contribute, and no data left to train on
-        return self._contribute(work)
+        self._aim(work)  # every step was left out
+        return None
 
     def _handle(self, event: Event) -> None:
         match event:
@@ -200,11 +204,11 @@ class Session:
         self._carry = None
         self._load(event.round - 1)
         self._work = Work(event.round, event.generation, event.lease)
+        self._aim(self._work)
         if event.reset_optimizer:
             self.loop.reset_optimizer()
         elif restored is not None:
             self._resume(restored, event)
-        self._aim(self._work)
 
     def _resume(self, checkpoint: Checkpoint, event: Start) -> None:
         """Go on exactly where the checkpoint stood, or one round later with its work as carry or spent."""
@@ -224,6 +228,7 @@ class Session:
         self.loop.load(tensors["parameters"])
         position = (state["lease_step"], state["num_steps"], state["num_tokens"], state["loss_sum"])
         self._work = Work(event.round, event.generation, event.lease, *position)
+        self._target_step = state["target_step"]
         if state["carry_tokens"]:
             self._carry = Carry(tensors["carry"], state["carry_tokens"])
 
@@ -246,18 +251,16 @@ class Session:
             return
         position = (self._work.lease_step, self._work.num_steps, self._work.num_tokens, self._work.loss_sum)
         self._work = Work(self._work.round, event.generation, self._work.lease, *position)
-        self._aim(self._work)
+        if self._work.lease_step >= self._target_step:
+            self._aim(self._work)
 
     def _load(self, round_: int) -> None:
         self._anchor[:] = self.reducer.load_anchor(round_)
         self.loop.load(self._anchor)
 
     def _aim(self, work: Work) -> None:
-        """Contribute after H more batches, counted from the last multiple of H, so that a resumed round ends where the
-        uninterrupted one does."""
-        self._target_step = min(
-            (work.lease_step // self._inner.num_steps + 1) * self._inner.num_steps, self._inner.lease_steps
-        )
+        """Contribute after H more batches, or where the lease ends."""
+        self._target_step = min(work.lease_step + self._inner.num_steps, self._inner.lease_steps)
 
     def _evaluate(self) -> None:
         """Of the private anchor, so that it never races with the next commit."""
@@ -286,6 +289,7 @@ class Session:
             "round": work.round,
             "lease": [work.lease.first, work.lease.count],
             "lease_step": work.lease_step,
+            "target_step": self._target_step,
             "num_steps": work.num_steps,
             "num_tokens": work.num_tokens,
             "loss_sum": work.loss_sum,
@@ -308,9 +312,8 @@ class Session:
 
     def _report_progress(self, work: Work, step: StepResult) -> None:
         if not math.isfinite(step.gradient_norm):
-            self.reducer.report(
-                Withheld(round=work.round, reason=f"step left out: gradient norm is {step.gradient_norm}")
-            )
+            text = f"round {work.round}: a step was left out because its gradient norm is {step.gradient_norm}"
+            self.reducer.report(Warned(text=text))
         self.reducer.report(
             Progress(
                 round=work.round,

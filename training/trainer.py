@@ -140,16 +140,15 @@ def load_inner(store: CheckpointStore, num_elements: int) -> Checkpoint | None:
     return checkpoint
 
 
-def die_with_parent(parent_pid: int) -> None:
-    """Ask Linux to kill this process when its parent's thread that started it ends; ends at once if that has happened."""
+def die_with_parent() -> None:
+    """Ask Linux to kill this process when the thread that started it ends. Had it ended before, the channel says so."""
     if sys.platform == "linux":
-        ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-    if os.getppid() != parent_pid:
-        sys.exit(EXIT_DAEMON_GONE)
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
 
 
 def main(arguments: list[str] | None = None) -> int:
     """Command line of the trainer process; returns its exit code."""
+    die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parser = argparse.ArgumentParser(prog="atoll-trainer")
     parser.add_argument("--control-fd", type=int, required=True)
@@ -157,7 +156,6 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument("--spec-file", type=Path, required=True)
     parser.add_argument("--folder", type=Path, required=True)
     options = parser.parse_args(arguments)
-    die_with_parent(os.getppid())
     channel = TrainerChannel(socket.socket(fileno=options.control_fd))
     try:
         spec = TrainerSpec.model_validate_json(options.spec_file.read_text())

@@ -79,13 +79,13 @@ def validate(spec: SpecFile, as_json: AsJson = False) -> None:
     from ..run_spec import validate_file
 
     genesis, training, is_signed = validate_file(spec)
-    summary = run_summary(genesis, training)
+    summary = run_summary(genesis, training) | ({} if is_signed else {"run_id": None})
     if as_json:
         print_json({"file": str(spec), "valid": True, "signed": is_signed, **summary})
         return
     remedy = "" if is_signed else f", but not signed yet: atoll run sign {spec}"
     print(f"{spec} is valid{remedy}")
-    print("\n".join(f"{key.replace('_', ' '):<12}{value}" for key, value in summary.items()))
+    print("\n".join(f"{key.replace('_', ' '):<14}{value or 'known when signed'}" for key, value in summary.items()))
 
 
 def run_summary(genesis: Genesis, training: TrainingConfig) -> dict[str, Any]:

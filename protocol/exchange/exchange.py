@@ -16,8 +16,8 @@ from ..chunks import ChunkGrid, Contribution
 from ..identity import PeerId
 from ..messages import Plan, SpanResult
 from ..results import ResultBuffer
-from ..wakeup import Signal
 from ..transport import ByteStream, RemoteProtocolError, Transport
+from ..wakeup import Signal
 from . import wire
 from .context import ExchangeContext
 from .events import ExchangeCounters, ExchangeEvent, ExchangeReport, ExchangeSettings, SpanLost
@@ -53,20 +53,24 @@ class SpanInbox:
         self._num_streams[peer] += 1
         try:
             header = await wire.SpanHeader.read(stream, self._grid.num_chunks)
-            exchange = await self._exchange_of(header.plan_id)
+            exchange = await self._exchange_of(header, stream)
             if exchange is not None:
                 await exchange.serve(stream, header)
         finally:
             self._num_streams[peer] -= 1
 
-    async def _exchange_of(self, plan_id: str) -> Exchange | None:
+    async def _exchange_of(self, header: wire.SpanHeader, stream: ByteStream) -> Exchange | None:
         try:
             async with asyncio.timeout(self._settings.contact_timeout_s):
-                while plan_id not in self._exchanges:
-                    await self._changed.wait()
+                while header.plan_id not in self._exchanges:
+                    await self._wait_or_keep_alive(stream)
         except TimeoutError:
             return None
-        return self._exchanges[plan_id]
+        return self._exchanges[header.plan_id]
+
+    async def _wait_or_keep_alive(self, stream: ByteStream) -> None:
+        if not await self._changed.wait_for(self._settings.keepalive_interval_s):
+            await stream.write(wire.Control(wire.KEEPALIVE).encode())
 
 
 class Exchange:

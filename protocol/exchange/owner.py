@@ -7,6 +7,7 @@ member that fails half way. Memory: (number of members) × (encoded bytes of the
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import time
 from dataclasses import dataclass, field
 from typing import Any
@@ -14,11 +15,11 @@ from typing import Any
 import numpy as np
 from blake3 import blake3
 
-from ...kernels.codec import InvalidEncoding
+from ...kernels.codec import Bytes, Float32Array, InvalidEncoding
 from ..chunks import chunk_digest, commitment
 from ..messages import SpanResult
+from ..transport import MAX_FRAME_BYTES, Buffer, ByteStream, RemoteProtocolError, StreamClosed
 from ..wakeup import Signal
-from ..transport import Buffer, ByteStream, RemoteProtocolError, StreamClosed
 from . import wire
 from .context import ExchangeContext
 from .events import FirstChunkReduced, MemberExcluded, SpanHeld, SpanLost, SpanReduced
@@ -33,6 +34,8 @@ class Generation:
     means: list[Buffer] = field(default_factory=list[Buffer])
     """Encoded, in chunk order. Never changed once appended: senders read them while a newer generation grows."""
     hasher: Any = field(default_factory=blake3)
+    squared_error: float = 0.0
+    squared_mean: float = 0.0
 
 
 class SpanOwner:
@@ -112,18 +115,20 @@ class SpanOwner:
         generation.hasher.update(encoded)
         counters.reduce_s += reduced_s - started_s
         counters.encode_s += time.perf_counter() - reduced_s
-        self._measure_error(mean, encoded)
+        self._measure_error(generation, mean, encoded)
         return encoded.data
 
-    def _measure_error(self, mean: np.ndarray[Any, np.dtype[np.float32]], encoded: Buffer) -> None:
+    def _measure_error(self, generation: Generation, mean: Float32Array, encoded: Bytes) -> None:
         decoded = np.empty_like(mean)
         self._context.grid.codec.decode(encoded, decoded)
         decoded -= mean
-        self._context.counters.squared_error += float(np.dot(decoded, decoded))
-        self._context.counters.squared_mean += float(np.dot(mean, mean))
+        generation.squared_error += float(np.dot(decoded, decoded))
+        generation.squared_mean += float(np.dot(mean, mean))
 
     async def _finish(self) -> SpanResult:
         context = self._context
+        context.counters.squared_error += self._generation.squared_error
+        context.counters.squared_mean += self._generation.squared_mean
         digest = self._generation.hasher.hexdigest()
         included = self._ledger.included
         self._result = SpanResult(plan=context.plan_id, span=self._span, included=included, digest=digest)
@@ -173,8 +178,9 @@ class SpanOwner:
             raise RemoteProtocolError(stream.remote, rule)
         self._contacted.add(member)
         receiver = asyncio.create_task(self._receive(stream, member, header))
+        refusal = None
         try:
-            await self._send_mean(stream, member)
+            refusal = await self._send_mean(stream, member)
         except StreamClosed as error:
             self._exclude(member, "connection lost", error.why)
         except RemoteProtocolError as error:
@@ -182,6 +188,18 @@ class SpanOwner:
         finally:
             receiver.cancel()
             await asyncio.wait({receiver})
+        if not receiver.cancelled():
+            receiver.result()
+        if refusal is not None:
+            await self._dismiss(stream, refusal)
+
+    async def _dismiss(self, stream: ByteStream, why: str) -> None:
+        """Tell a member that it is out, and let it close the stream, so that the reason is not lost on the way."""
+        with contextlib.suppress(StreamClosed, RemoteProtocolError, TimeoutError):
+            await self._control(stream, wire.EXCLUDED, text=why.encode()[: wire.MAX_REASON_BYTES])
+            async with asyncio.timeout(self._context.settings.keepalive_interval_s):
+                while True:
+                    await stream.read(MAX_FRAME_BYTES)
 
     async def _receive(self, stream: ByteStream, member: int, header: wire.SpanHeader) -> None:
         try:
@@ -214,9 +232,10 @@ class SpanOwner:
             raise RemoteProtocolError(stream.remote, "invalid encoding", f"chunk {chunk}: {error}") from None
         self._context.counters.check_s += time.perf_counter() - started_s
 
-    async def _send_mean(self, stream: ByteStream, member: int) -> None:
+    async def _send_mean(self, stream: ByteStream, member: int) -> str | None:
+        """Stream the mean as it grows, up to the acknowledgement. Returns why the member is refused, if it is."""
         generation, position = self._generation, 0
-        while not (reason := self._refusal(member)):
+        while (refusal := self._refusal(member)) is None:
             current = self._current_generation()
             if current is not generation:
                 if position:
@@ -228,20 +247,17 @@ class SpanOwner:
                 position += 1
             elif self._result is not None:
                 await self._control(stream, wire.FINAL, text=self._result.canonical())
-                return await self._read_acknowledgement(stream)
+                await self._read_acknowledgement(stream)
+                return None
             else:
                 await self._wait_or_keep_alive(stream)
-        await self._control(stream, wire.EXCLUDED, text=reason.encode()[: wire.MAX_REASON_BYTES])
-        return None
+        return refusal
 
     def _refusal(self, member: int) -> str | None:
         return self._lost.why if self._lost is not None else self._ledger.excluded.get(member)
 
     async def _wait_or_keep_alive(self, stream: ByteStream) -> None:
-        try:
-            async with asyncio.timeout(self._context.settings.keepalive_interval_s):
-                await self._changed.wait()
-        except TimeoutError:
+        if not await self._changed.wait_for(self._context.settings.keepalive_interval_s):
             await self._control(stream, wire.KEEPALIVE)
 
     async def _control(self, stream: ByteStream, tag: bytes, argument: int = 0, text: bytes = b"") -> None:

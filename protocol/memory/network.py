@@ -9,7 +9,6 @@ from collections import deque
 from collections.abc import Awaitable, Callable, Collection
 
 from ..identity import Identity, PeerId
-from ..wakeup import Signal
 from ..transport import (
     MAX_MESSAGE_BYTES,
     MessageHandler,
@@ -19,6 +18,7 @@ from ..transport import (
     StreamHandler,
     Traffic,
 )
+from ..wakeup import Signal
 from .faults import CorruptStream, CutStream, Delay, Die, Drop, Fault, StallStream, Unreachable
 from .streams import MemoryStream, Pipe
 

@@ -9,8 +9,8 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
 from ..identity import PeerId
-from ..wakeup import Signal
 from ..transport import MAX_FRAME_BYTES, Buffer, RemoteProtocolError, StreamClosed
+from ..wakeup import Signal
 
 if TYPE_CHECKING:
     from .network import MemoryNetwork
