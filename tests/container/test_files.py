@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import re
-import shutil
 import subprocess
 from pathlib import Path
 from typing import Any
@@ -63,7 +62,7 @@ def test_the_image_ends_as_a_user_without_rights_with_a_volume_and_a_health_chec
     runtime = DOCKERFILE.partition(" AS runtime")[2]
     assert re.findall(r"^USER (.+)$", runtime, re.MULTILINE) == ["10001:10001"]
     assert "VOLUME /data" in runtime
-    assert "HEALTHCHECK" in runtime and 'CMD ["healthcheck"]' in runtime
+    assert re.search(r'^HEALTHCHECK .*CMD \["healthcheck"\]$', runtime, re.MULTILINE)
 
 
 def test_the_image_takes_its_base_as_an_argument_and_has_both_targets() -> None:
@@ -86,7 +85,6 @@ def test_no_shell_stands_between_a_signal_and_the_node() -> None:
     assert last == 'exec atoll "$@"'
 
 
-@pytest.mark.skipif(not shutil.which("unshare"), reason="no unshare")
 def test_the_entrypoint_says_whose_a_volume_is_that_it_cannot_write(tmp_path: Path) -> None:
     missing = tmp_path / "nothing"
     environment = {"PATH": "/usr/bin:/bin", "XDG_DATA_HOME": str(missing)}
@@ -94,9 +92,8 @@ def test_the_entrypoint_says_whose_a_volume_is_that_it_cannot_write(tmp_path: Pa
         [DOCKER / "entrypoint", "version"], env=environment, capture_output=True, text=True, check=False
     )
     assert finished.returncode == 78
-    assert (
-        str(missing) in finished.stderr and "missing" in finished.stderr and "this container runs as" in finished.stderr
-    )
+    for words in (str(missing), "belongs to missing", "this container runs as"):
+        assert words in finished.stderr
 
 
 def test_the_entrypoint_becomes_the_command_and_makes_a_token_once(tmp_path: Path) -> None:
