@@ -49,6 +49,7 @@ class Outbox:
         self._turn = asyncio.Lock()
         self._stream: SwarmStream | None = None
         self._answers: asyncio.Task[None] | None = None
+        self._recovery: asyncio.Task[None] | None = None
         self._unanswered: deque[_Unanswered] = deque()
         self._unanswered_bytes = 0
         self._room = asyncio.Event()
@@ -79,6 +80,7 @@ class Outbox:
                     await self._connect()
                 except contract.PeerUnreachable:
                     self._forget(entry)
+                    self._start_recovery()
                     raise
 
     async def _connect(self) -> None:
@@ -158,8 +160,9 @@ class Outbox:
             try:
                 answer = await stream.read(_NUMBER_BYTES)
             except contract.StreamClosed:
-                if stream.is_closed and self._stream is stream:
-                    self._stream = None
+                if self._stream is stream:
+                    self._stream = self._answers = None
+                    self._start_recovery()
                 return
             except contract.RemoteProtocolError as error:
                 log.info("%s", error)
@@ -167,6 +170,21 @@ class Outbox:
             number = int.from_bytes(answer, "big")
             while self._unanswered and self._unanswered[0].number <= number:
                 self._forget(self._unanswered[0])
+
+    def _start_recovery(self) -> None:
+        if self._unanswered and (self._recovery is None or self._recovery.done()):
+            self._recovery = asyncio.create_task(self._recover())
+
+    async def _recover(self) -> None:
+        """The connection died with messages unanswered: repeat them as soon as the peer is back, while they matter."""
+        while self._unanswered:
+            await asyncio.sleep(max(0.0, self._retry_at_s - time.monotonic()))
+            async with self._turn:
+                self._forget_old()
+                if self._stream is not None:
+                    return
+                with contextlib.suppress(contract.PeerUnreachable):
+                    await self._connect()
 
     def _drop_stream(self) -> None:
         if self._answers is not None:
@@ -177,6 +195,9 @@ class Outbox:
 
     async def close(self) -> None:
         """End the stream; unanswered messages are lost."""
+        if self._recovery is not None:
+            self._recovery.cancel()
+            await asyncio.gather(self._recovery, return_exceptions=True)
         if self._stream is not None:
             await self._stream.close()
         if self._answers is not None:

@@ -203,13 +203,14 @@ class Swarm:
     def health(self) -> Health:
         """State at this moment; costs nothing."""
         daemon = self._daemon
-        direct = tuple(p for p, texts in self._connected.items() if not all(map(addresses.is_relayed, texts)))
+        connected = self._connected if daemon is not None else {}
+        direct = tuple(p for p, texts in connected.items() if not all(map(addresses.is_relayed, texts)))
         return Health(
             alive=daemon is not None,
             p2pd_pid=daemon.pid if daemon is not None else None,
             num_restarts=self._num_restarts,
             last_failure=self._last_failure,
-            connected_peers=tuple(self._connected),
+            connected_peers=tuple(connected),
             direct_peers=direct,
             addresses=self.addresses,
             reachable=self._reachable,
