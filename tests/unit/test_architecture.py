@@ -187,10 +187,20 @@ def test_the_check_leaves_torch_compile_and_methods_named_eval_alone() -> None:
     assert not list(forbidden_uses(ast.parse("torch.compile(model); model.eval(); re.compile('a')")))
 
 
+def narrows_a_type(node: ast.Assert) -> bool:
+    """`assert self._daemon is not None` tells the type checker about our own state; it checks no input."""
+    match node.test:
+        case ast.Compare(left=ast.Name() | ast.Attribute(), ops=[ast.IsNot()], comparators=[ast.Constant(value=None)]):
+            return node.msg is None
+        case _:
+            return False
+
+
 @pytest.mark.parametrize("path", SOURCES, ids=source_id)
 def test_no_source_checks_its_input_with_assert(path: Path) -> None:
     # `python -O` removes asserts; an error that a caller or a peer can cause needs an exception with a message
-    assert [node.lineno for node in ast.walk(parse(path)) if isinstance(node, ast.Assert)] == []
+    asserts = [node for node in ast.walk(parse(path)) if isinstance(node, ast.Assert)]
+    assert [node.lineno for node in asserts if not narrows_a_type(node)] == []
 
 
 # ---- small files, future annotations
