@@ -73,6 +73,8 @@ def package_sources() -> list[Path]:
     files = re.findall(r"^\s*(/\S+), exists: True", run(*pip, "debug"), re.MULTILINE)
     values = re.findall(r"(?:file://)?(/[^\s'\"]+)", run(*pip, "list"))
     paths = {Path(name) for name in [*files, *values]}
+    # an index in a folder links to files beside itself
+    paths = {path.parent if path.name == "simple" else path for path in paths}
     return sorted(path for path in paths if path.exists())
 
 
