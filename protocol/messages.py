@@ -144,6 +144,9 @@ class Heartbeat(Message):
     tokens: Count = 0
     tokens_per_s: Annotated[float, Field(ge=0, le=1e12)] = 0.0
     loss: Annotated[float, Field(ge=0, le=1e6)] | None = None
+    evaluated_round: Round | None = None
+    """Round whose committed state the sender has evaluated last, and what came out, for everybody's charts."""
+    validation_loss: Annotated[float, Field(ge=0, le=1e6)] | None = None
     reachable: bool = True
     """Whether others can open streams to the sender. A peer that is not never owns a span and never leads."""
     addresses: Annotated[tuple[Annotated[str, Field(max_length=256)], ...], Field(max_length=16)] = ()
@@ -269,6 +272,30 @@ class CommitRequest(Message):
     round: Round
 
 
+def round_of(body: Message) -> int:
+    """The round that a message belongs to; for a heartbeat the last one that its sender has applied."""
+    match body:
+        case PlanMessage():
+            return body.plan.round
+        case Proposal() | Commit():
+            return body.record.plan.round
+        case (
+            Heartbeat()
+            | Ready()
+            | SpanDone()
+            | SpanFailed()
+            | Vote()
+            | Prepare()
+            | Promise()
+            | Nack()
+            | Attest()
+            | CommitRequest()
+        ):
+            return body.round
+        case _:
+            raise TypeError(f"{type(body).__name__} belongs to no round")
+
+
 AnyMessage = Annotated[
     Heartbeat
     | Ready
@@ -296,7 +323,7 @@ class Header(Frozen):
     lineage: Count
     sender: Peer
     sequence: Count
-    """Strictly increasing per sender over restarts (nanoseconds since 1970 at start, then counting)."""
+    """Strictly increasing per sender over restarts (microseconds since 1970 at start, then counting)."""
     expires_unix_s: Annotated[float, Field(ge=0, le=1e11)]
 
 
