@@ -238,6 +238,13 @@ async def test_stopping_needs_the_token_of_the_link_and_a_second_click(browser: 
         assert node.stops == ["stop"]
 
 
+async def test_a_curve_without_tokens_offers_no_axis_of_tokens(browser: Any, tmp_path: Path) -> None:
+    async with shown(browser, tmp_path, is_filled=False) as node:
+        node.board.add_loss("local", 0.5, 2.0)
+        await node.text("#loss-chart svg").to_be_visible()
+        await node.text('#loss-axis button[data-axis="tokens"]').to_be_hidden()
+
+
 async def test_without_the_token_there_is_nothing_to_click(node: Shown) -> None:
     await node.text("#stop").to_be_hidden()
 
