@@ -61,12 +61,12 @@ class Shown:
 
 @asynccontextmanager
 async def shown(
-    browser: Any, folder: Path, *, is_filled: bool = True, link: str = "", **page: Any
+    browser: Any, folder: Path, *, is_filled: bool = True, link: str = "", prefix: str = "", **page: Any
 ) -> AsyncIterator[Shown]:
     board, stops = StatusBoard(), list[str]()
     if is_filled:
         feeder.fill(board)
-    settings = NodeSettings(folder=folder, dashboard_port=0)
+    settings = NodeSettings(folder=folder, dashboard_port=0, dashboard_prefix=prefix)
     server = DashboardServer(settings, board, on_stop=lambda: stops.append("stop"))
     await server.start()
     context = await browser.new_context(viewport={"width": 1440, "height": 900}, **page)
@@ -224,6 +224,32 @@ async def test_the_reader_is_told_why_when_the_node_refuses(browser: Any, tmp_pa
         await node.text("#banner").to_have_text("This needs the node’s token. Use the link of atoll dashboard.")
         await node.text("#live").to_have_text("refused")
         await node.text("#chip").to_have_text("No answer")
+
+
+async def test_a_refused_page_asks_more_and_more_seldom(browser: Any, tmp_path: Path) -> None:
+    async with shown(browser, tmp_path) as node:
+        asked: list[str] = []
+
+        async def refuse(route: Any) -> None:
+            asked.append(route.request.url)
+            await route.fulfill(
+                status=403, content_type="application/problem+json", body='{"reason": "No.", "fix": ""}'
+            )
+
+        await node.page.route("**/api/v1/stream", refuse)
+        await node.page.clock.install()
+        await node.page.reload()
+        await node.text("#live").to_have_text("refused")
+        for _ in range(40):  # ten minutes
+            await node.page.clock.run_for(15_000)
+        assert 5 < len(asked) < 25
+
+
+async def test_under_a_proxys_prefix_page_files_and_stream_all_work(browser: Any, tmp_path: Path) -> None:
+    async with shown(browser, tmp_path, prefix="/node1") as node:
+        assert node.page.url.endswith("/node1/")
+        await node.text("#chip").to_have_text("Exchanging")
+        assert node.problems == []
 
 
 async def test_stopping_needs_the_token_of_the_link_and_a_second_click(browser: Any, tmp_path: Path) -> None:
