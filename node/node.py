@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Awaitable, Mapping
+from collections.abc import Coroutine, Mapping
 
 from ..kernels.codec import codec
 from ..protocol.chunks import ChunkGrid
@@ -143,8 +143,8 @@ class Node:
             self._on_report(report)
         await self._until_finished(driver)
 
-    def _spawn(self, work: Awaitable[None]) -> None:
-        self._tasks.append(asyncio.ensure_future(work))
+    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+        self._tasks.append(asyncio.create_task(work))
 
     async def _start_swarm(self) -> Swarm:
         settings, membership = self._settings, self._genesis.membership
@@ -213,8 +213,10 @@ class Node:
         """Wait for the last round; or for a task that cannot go on, whose exception is raised."""
         while not self.is_finished:
             self._applied.clear()
-            waits = {asyncio.ensure_future(self._applied.wait()), driver.failed, *self._tasks}
-            done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            applied = asyncio.ensure_future(self._applied.wait())
+            running = [task for task in self._tasks if not task.done()]
+            done, _ = await asyncio.wait({applied, driver.failed, *running}, return_when=asyncio.FIRST_COMPLETED)
+            applied.cancel()
             for task in done:
                 task.result()
         await self._linger(driver)
@@ -288,7 +290,6 @@ class Node:
             self._telemetry.point(event.point, f"round {event.round} applied", round_number=event.round)
             if self._loop is not None:
                 self._loop.on_applied(outcome, is_evaluator=self._is_evaluator(event.round))
-                self._reporter.enter("train")
             self._applied.set()
             return
         self._reporter.round_event(event)
@@ -354,10 +355,7 @@ class Node:
                 break
             await asyncio.sleep(0.05)
         if self._loop is not None:
-            self._reporter.enter("train")
             self._loop.open()
-
-        await asyncio.Event().wait()
 
     async def _look(self) -> None:
         """Once a second: the sentence, the peers, and their addresses for the next start."""

@@ -115,6 +115,8 @@ class Reporter:
         self._board.patch("node", device=hello.device)
 
     def progress(self, progress: Progress) -> None:
+        if self._clock.phase is None:
+            self.enter("train")
         self._board.update(
             training=TrainingInfo(
                 step=progress.step,
@@ -163,8 +165,8 @@ class Reporter:
             self._warn(event.point, _WARNINGS[event.point].format(**fields), event.round)
         if event.point == "state.disagrees":
             self._telemetry.event("disagreement", round=event.round - 1, reason="state_disagrees")
-        if event.point in _PHASE_OF_POINT and self._clock.phase != _PHASE_OF_POINT[event.point]:
-            self.enter(_PHASE_OF_POINT[event.point])
+        if (phase := _PHASE_OF_POINT.get(event.point)) and self._clock.is_before(phase):
+            self.enter(phase)
 
     def _warn(self, point: str, text: str, round_number: int) -> None:
         self._telemetry.say(text, "warning")
