@@ -16,8 +16,8 @@ import os
 import signal
 import sys
 from collections.abc import Coroutine, Generator
-from types import FrameType
 from pathlib import Path
+from types import FrameType
 from typing import Any
 
 from ..protocol.identity import Identity
@@ -144,5 +144,3 @@ class _Daemon:
         else:
             telemetry.state(State.STOPPED)
         return 0
-
-

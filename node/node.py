@@ -52,9 +52,7 @@ class Node:
         exchange = self._genesis.exchange
         self._codec = codec(exchange.codec)
         self._grid = ChunkGrid(spec.layout.num_elements, exchange.chunk_elements, self._codec)
-        self._buffers = SharedBuffers.create(
-            self._grid.num_elements, self._grid.num_chunks, self._grid.total_encoded
-        )
+        self._buffers = SharedBuffers.create(self._grid.num_elements, self._grid.num_chunks, self._grid.total_encoded)
         self._known_peers = KnownPeers(settings.folder / "peers.json")
         self._replica = self._open_replica()
         self._trainer = TrainerProcess(

@@ -215,6 +215,8 @@ class Replica:
             )
 
 
-def checkpoint_store(folder: Path, keep: int, on_warning: Callable[[str], None], on_point: Callable[[str], None]) -> CheckpointStore:
+def checkpoint_store(
+    folder: Path, keep: int, on_warning: Callable[[str], None], on_point: Callable[[str], None]
+) -> CheckpointStore:
     """Where a node keeps its committed states."""
     return CheckpointStore(folder / "state", "state", keep=max(keep, 2), on_warning=on_warning, on_point=on_point)
