@@ -1,6 +1,6 @@
 """One node of one run: replica, trainer, network and round driver, wired together.
 
-What follows a fact goes one way: trainer and driver report here, `RoundLoop` answers the trainer, `Reporter` tells
+What follows a fact goes one way: trainer and driver report here, `TrainerRounds` answers the trainer, `Reporter` tells
 people. `run` ends when the run's last round is applied and everybody has had the chance to get it.
 """
 
@@ -29,7 +29,7 @@ from .errors import UserError
 from .known_peers import KnownPeers
 from .replica import Replica, checkpoint_store
 from .reporter import Reporter
-from .round_loop import RoundLoop
+from .trainer_rounds import TrainerRounds
 from .run_spec import RunSpec
 from .settings import NodeSettings
 from .state_loading import StateLoader
@@ -64,7 +64,7 @@ class Node:
         )
         self._swarm: Swarm | None = None
         self._driver: RoundDriver | None = None
-        self._loop: RoundLoop | None = None
+        self._loop: TrainerRounds | None = None
         self._reporter = Reporter(telemetry, spec, identity.peer_id, settings.name, VERSION, self._replica)
         self._tasks: list[asyncio.Task[None]] = []
         self._early_reports: list[Report] = []
@@ -120,7 +120,7 @@ class Node:
         self._spawn(self._run_trainer())
         swarm = self._swarm = await self._start_swarm()
         driver = self._driver = self._make_driver(swarm)
-        self._loop = RoundLoop(
+        self._loop = TrainerRounds(
             me=self._identity.peer_id,
             replica=self._replica,
             buffers=self._buffers,

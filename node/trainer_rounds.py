@@ -41,7 +41,7 @@ class LastWork:
     loss: float
 
 
-class RoundLoop:
+class TrainerRounds:
     """One node's way through the rounds. All methods run in the event loop; `on_report` and `on_applied` never wait."""
 
     def __init__(
