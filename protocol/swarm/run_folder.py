@@ -6,6 +6,7 @@ in the same place does, and ends a p2pd that the record names if it is still the
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import json
 import os
@@ -58,6 +59,7 @@ def create(preferred: Path | None) -> Path:
         if len(os.fsencode(parent)) + 1 + len(PREFIX) + 8 <= _MAX_PATH_BYTES and os.access(parent, os.W_OK):
             sweep(parent)
             folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
+            atexit.register(remove, folder)
             _write(folder, {"owner_pid": os.getpid(), "owner_start": start_time(os.getpid())})
             return folder
     raise OSError("no writable folder with a path short enough for sockets; set XDG_RUNTIME_DIR")
