@@ -31,6 +31,7 @@ StreamCallback = Callable[[PeerId, str, asyncio.StreamReader, asyncio.StreamWrit
 NUM_TAIL_LINES = 8
 _LAUNCHER = Path(__file__).with_name("launcher.py")
 STOP_TIMEOUT_S = 3.0
+_IDLE_TIMEOUT_S = 10
 _MAX_CALLS_PER_PEER = 64
 """Concurrent DHT calls of one peer; further ones are refused."""
 
@@ -309,6 +310,8 @@ def _create_arguments(options: P2pdOptions) -> dict[str, Any]:
         "nat_port_map": options.map_ports,
         "dht_mode": options.dht_mode,
         "startup_timeout": options.start_timeout_s,
+        # The second guard against orphans: p2pd ends by itself this long after its owner's connection (measured).
+        "idle_timeout": _IDLE_TIMEOUT_S,
     }
 
 
