@@ -73,7 +73,7 @@ test: setup
 lint: setup
 	$(VENV)/bin/ruff check .
 	$(VENV)/bin/ruff format --check .
-	$(VENV)/bin/pyright
+	$(VENV)/bin/pyright --pythonpath $(VENV)/bin/python
 	$(VENV)/bin/lint-imports
 
 format: setup
@@ -84,7 +84,7 @@ bench: setup
 	@for script in benchmarks/[a-z]*.py; do OMP_NUM_THREADS=1 $(VENV)/bin/python "$$script"; done
 
 test-container: setup
-	$(VENV)/bin/pytest --override-ini testpaths=tests/container --override-ini timeout=1800 -m container tests/container
+	TORCH_INDEX='$(TORCH_INDEX)' $(VENV)/bin/pytest --override-ini timeout=1800 -m container tests/container
 
 clean:
 	rm -rf $(VENV) build dist .pkg/*.egg-info

@@ -44,19 +44,15 @@ def initial_state_hash(anchor: FloatVector) -> str:
 
 
 @dataclass(frozen=True)
-class StateSnapshot:
-    """An immutable copy of a committed state, from which joiners are served."""
+class StateCopy:
+    """An immutable copy of a committed state, from which joiners are served while the node trains on."""
 
     round: int
     record_id: str
     context: bytes
     leaves: tuple[bytes, ...]
     data: bytes
-
-    def read_leaf(self, index: int) -> memoryview:
-        """Leaf ``index``: at most `hash_tree.LEAF_BYTES` bytes."""
-        start = index * hash_tree.LEAF_BYTES
-        return memoryview(self.data)[start : start + hash_tree.LEAF_BYTES]
+    """Anchor, then momentum, float32."""
 
 
 class StateDisagrees(RuntimeError):
@@ -85,7 +81,6 @@ class Replica:
         self._store, self._chain, self._on_saved = store, chain, on_saved
         self._momentum: FloatVector = np.zeros(grid.num_elements, np.float32)
         self._work = threading.Lock()
-        self._snapshot: StateSnapshot | None = None
         self._leaves: list[bytes] = []
         self.head: Commit | None = None
         self.state_hash = ""
@@ -189,23 +184,15 @@ class Replica:
         if not isinstance(saved, SaveFailed):
             self._on_saved(saved)
 
-    # --- serving it ---------------------------------------------------------------------------------------------------
-
-    async def snapshot(self) -> StateSnapshot:
-        """The present state for a joiner. Copied once per round and shared by all that ask."""
-        if self._snapshot is None or self._snapshot.round != self.head_round:
-            self._snapshot = await asyncio.to_thread(self._copy)
-        return self._snapshot
-
-    def _copy(self) -> StateSnapshot:
+    def copy(self) -> StateCopy:
+        """The present state, copied. Blocking: waits for an outer step that is going on."""
         with self._work:
-            anchor = self._buffers.anchor(self.head_round)
-            return StateSnapshot(
+            return StateCopy(
                 round=self.head_round,
                 record_id=self.head_record_id,
                 context=state_context(self.head_round, self.data_cursor),
                 leaves=tuple(self._leaves),
-                data=anchor.tobytes() + self._momentum.tobytes(),
+                data=self._buffers.anchor(self.head_round).tobytes() + self._momentum.tobytes(),
             )
 
 

@@ -108,12 +108,16 @@ def test_what_needs_no_tensors_does_not_load_torch() -> None:
     assert not modules_after_import(*(f"atoll.training.{name}" for name in present)) & {"torch", "hivemind"}
 
 
+def files_of(module: Path) -> list[Path]:
+    """Sources of a module, which may be one file or a folder."""
+    return [module.with_suffix(".py")] if module.with_suffix(".py").exists() else sorted(module.rglob("*.py"))
+
+
 @pytest.mark.parametrize("name", PURE_MODULES)
 def test_the_protocols_decisions_import_nothing_that_does_something(name: str) -> None:
-    path = ROOT / "protocol" / f"{name}.py"
-    if not path.exists():
-        pytest.skip(f"no {name} yet")
-    assert not imported_at_load(parse(path).body) & IMPURE
+    files = files_of(ROOT / "protocol" / name)
+    assert files, f"protocol.{name} is gone: was it renamed?"
+    assert {file.name: found for file in files if (found := imported_at_load(parse(file).body) & IMPURE)} == {}
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=source_id)
@@ -183,10 +187,20 @@ def test_the_check_leaves_torch_compile_and_methods_named_eval_alone() -> None:
     assert not list(forbidden_uses(ast.parse("torch.compile(model); model.eval(); re.compile('a')")))
 
 
+def narrows_a_type(node: ast.Assert) -> bool:
+    """`assert self._daemon is not None` tells the type checker about our own state; it checks no input."""
+    match node.test:
+        case ast.Compare(left=ast.Name() | ast.Attribute(), ops=[ast.IsNot()], comparators=[ast.Constant(value=None)]):
+            return node.msg is None
+        case _:
+            return False
+
+
 @pytest.mark.parametrize("path", SOURCES, ids=source_id)
 def test_no_source_checks_its_input_with_assert(path: Path) -> None:
     # `python -O` removes asserts; an error that a caller or a peer can cause needs an exception with a message
-    assert [node.lineno for node in ast.walk(parse(path)) if isinstance(node, ast.Assert)] == []
+    asserts = [node for node in ast.walk(parse(path)) if isinstance(node, ast.Assert)]
+    assert [node.lineno for node in asserts if not narrows_a_type(node)] == []
 
 
 # ---- small files, future annotations
@@ -198,11 +212,8 @@ def test_every_module_postpones_annotations_and_says_what_it_is(path: Path) -> N
     if not tree.body:
         return  # an empty __init__.py only marks its folder
     assert ast.get_docstring(tree), "a module begins with what it is"
-    code_beyond_docstring = tree.body[1:]
-    future = [
-        node for node in code_beyond_docstring if isinstance(node, ast.ImportFrom) and node.module == "__future__"
-    ]
-    assert future or not code_beyond_docstring
+    declares = any(isinstance(node, ast.FunctionDef | ast.AsyncFunctionDef | ast.ClassDef) for node in ast.walk(tree))
+    assert "__future__" in imported_at_load(tree.body) or not declares
 
 
 @pytest.mark.parametrize("path", SOURCES, ids=source_id)

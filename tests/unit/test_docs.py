@@ -16,6 +16,12 @@ import pytest
 ROOT = Path(__file__).parents[2]
 FOLDERS = ("docs", "docker", "runs")
 PAGES = sorted([*ROOT.glob("*.md"), *(page for folder in FOLDERS for page in (ROOT / folder).rglob("*.md"))])
+
+
+def page_id(page: Path) -> str:
+    return str(page.relative_to(ROOT))
+
+
 ATOLL = Path(sysconfig.get_path("scripts")) / "atoll"
 
 # commands that neither start a node nor wait for one, run in this order as the page shows them
@@ -57,7 +63,7 @@ def shown(program: str, *, inline: bool = False) -> list[Shown]:
         for line in console_lines(page) + (inline_commands(page) if inline else []):
             words = tuple(shlex.split(line, comments=True))
             if words and words[0] == program:
-                found[Shown(page.name, words[1:])] = None
+                found[Shown(page_id(page), words[1:])] = None
     return list(found)
 
 
@@ -67,6 +73,18 @@ def atoll(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
     environment = kept | mark | {"HOME": str(cwd), "NO_COLOR": "1"}
     command = [str(ATOLL), *words]
     return subprocess.run(command, cwd=cwd, env=environment, capture_output=True, text=True, check=False, timeout=60)
+
+
+def provide_specs(words: tuple[str, ...], home: Path) -> None:
+    """A command that reads a spec which no earlier line made gets an example, as the page tells its reader to."""
+    if words[0] == "run" and words[1] != "new" and not (home / words[-1]).exists():
+        (home / words[-1]).write_text(filled_in(ROOT / "runs" / "bible.toml", home))
+
+
+def filled_in(example: Path, home: Path) -> str:
+    """An example spec with this home's peer id in place of the placeholder."""
+    peer_id = atoll("identity", "show", cwd=home).stdout.strip()
+    return example.read_text(encoding="utf-8").replace("12D3KooW…", peer_id)
 
 
 def name_of(words: tuple[str, ...]) -> str:
@@ -89,14 +107,24 @@ def test_each_command_that_the_pages_show_exists_with_its_options(command: Shown
 
 
 @needs_command_line
-@pytest.mark.parametrize("page", [page for page in PAGES if console_lines(page)], ids=lambda page: page.name)
+@pytest.mark.parametrize("page", [page for page in PAGES if console_lines(page)], ids=page_id)
 def test_the_harmless_commands_of_a_page_work_in_an_empty_home_in_the_order_shown(page: Path, tmp_path: Path) -> None:
     for line in console_lines(page):
         words = tuple(shlex.split(line, comments=True))
         if words and words[0] == "atoll" and (name := name_of(words[1:])):
+            provide_specs(words[1:], tmp_path)
             finished = atoll(*words[1:], cwd=tmp_path)
             assert finished.returncode in EXIT_CODES.get(name, {0}), f"{line}\n{finished.stdout}{finished.stderr}"
             assert "Traceback" not in finished.stderr
+
+
+@needs_command_line
+@pytest.mark.parametrize("example", sorted((ROOT / "runs").glob("*.toml")), ids=lambda example: example.name)
+def test_each_example_run_is_valid_and_can_be_signed_once_a_peer_id_is_in_it(example: Path, tmp_path: Path) -> None:
+    (tmp_path / "my.toml").write_text(filled_in(example, tmp_path))
+    for command in ("validate", "sign", "validate"):
+        finished = atoll("run", command, "my.toml", cwd=tmp_path)
+        assert finished.returncode == 0, finished.stdout + finished.stderr
 
 
 @pytest.mark.skipif(not shutil.which("make"), reason="no make")
@@ -108,7 +136,7 @@ def test_each_make_target_that_the_pages_show_exists(command: Shown) -> None:
     assert finished.returncode == 0, finished.stderr
 
 
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+@pytest.mark.parametrize("page", PAGES, ids=page_id)
 def test_links_lead_to_files_that_exist(page: Path) -> None:
     targets = re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text(encoding="utf-8"))
     local = [target for target in targets if "://" not in target]
