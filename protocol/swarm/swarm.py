@@ -89,14 +89,15 @@ class Swarm:
 
     async def _probe(self) -> None:
         """Dial everybody under a throw-away key: is our own taken, who answers, whom can we use as a relay."""
-        targets = self._dial_targets()
+        targets = self._dial_targets(with_own=True)
         if not targets:
             return
         async with seeds.Probe(self.settings) as probe:
             results = await probe.dial(targets)
             await seeds.ask_whether_taken(probe, self.peer_id, results, self.settings)
         self._silent = {result.peer for result in results if not result.answered}
-        by_address = {result.address: result for result in results}
+        # Our own address answers only if a node with our key runs there; dead is what it should be.
+        by_address = {result.address: result for result in results if result.peer != self.peer_id}
         self._seed_results = tuple(by_address[seed] for seed in self.settings.seeds if seed in by_address)
         for result in self._seed_results:
             self._emit(SwarmEvent("seed", f"seed {result.address}: {result.detail}", result.peer))
@@ -104,10 +105,10 @@ class Swarm:
         # Each once: one dead or doubled relay delays the reservation to 180 s.
         self._relays = tuple(relays.values()) if self.settings.behind_router else ()
 
-    def _dial_targets(self) -> list[str]:
+    def _dial_targets(self, with_own: bool = False) -> list[str]:
         known = [f"{text}/p2p/{peer}" for peer, texts in self.settings.known_peers.items() for text in texts[:2]]
         targets = [*self.settings.seeds, *known]
-        return [text for text in dict.fromkeys(targets) if not text.endswith(f"/p2p/{self.peer_id}")]
+        return [text for text in dict.fromkeys(targets) if with_own or not text.endswith(f"/p2p/{self.peer_id}")]
 
     async def _start_daemon(self) -> None:
         assert self._folder is not None
@@ -131,11 +132,20 @@ class Swarm:
         try:
             await self._refresh_addresses(daemon)
             self._listen = addresses.keep_ports(self._listen, self._addresses)
+            self._report_missing_ports()
             await self._transport.attach(daemon)
         except BaseException:
             await daemon.stop()
             raise
         self._daemon = daemon
+
+    def _report_missing_ports(self) -> None:
+        """p2pd starts although it could not listen on some address."""
+        found = {(w.transport, w.port) for w in map(addresses.endpoint, self._addresses) if w}
+        for text in () if self.settings.announce else self._listen:
+            where = addresses.endpoint(text)
+            if where is not None and (where.transport, where.port) not in found:
+                self._emit(SwarmEvent("addresses", f"not listening on {text}: the port is taken or not supported here"))
 
     async def _meet_everybody(self) -> None:
         """Connect to all known addresses and join their DHT. Raises `P2pdError` only if our own p2pd fails."""

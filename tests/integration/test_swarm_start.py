@@ -101,6 +101,23 @@ async def test_a_second_node_with_the_same_key_refuses_and_the_first_is_not_dist
     assert await lab.received(first) == (seed.peer_id, b"still you")
 
 
+async def test_a_copy_of_the_only_seeds_key_is_refused_too(lab: Lab) -> None:
+    seed = await lab.start("seed")
+    with pytest.raises(DuplicateIdentity):
+        await lab.start("seed", seed)
+
+
+async def test_only_the_given_address_is_announced(lab: Lab) -> None:
+    node = await lab.start("a", announce=("/ip4/203.0.113.5/tcp/4001",))
+    assert node.addresses == (f"/ip4/203.0.113.5/tcp/4001/p2p/{node.peer_id}",)
+
+
+async def test_a_seed_may_be_given_by_host_name(lab: Lab) -> None:
+    seed = await lab.start("seed")
+    node = await lab.start("node", seed.addresses[0].replace("/ip4/127.0.0.1", "/dns4/localhost"))
+    assert [result.cause for result in node.seed_results] == [SeedCause.ANSWERED]
+
+
 async def test_a_node_restarts_with_its_key_at_once(lab: Lab) -> None:
     seed = await lab.start("seed")
     first = await lab.start("first", seed)
