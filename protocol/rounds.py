@@ -98,6 +98,8 @@ class Progress:
     tokens: int = 0
     tokens_per_s: float = 0.0
     loss: float | None = None
+    evaluated_round: int | None = None
+    validation_loss: float | None = None
 
 
 @dataclass(frozen=True)
@@ -206,6 +208,16 @@ class RoundDriver:
     def peers(self) -> dict[PeerId, PeerInfo]:
         """All other peers that are known."""
         return self._peers.all
+
+    @property
+    def ahead(self) -> tuple[PeerId, ...]:
+        """Peers that have applied more rounds than we have, newest first."""
+        return self._peers.ahead(self._replica.head_round)
+
+    @property
+    def executor(self) -> ThreadPoolExecutor:
+        """Threads for CPU and disk work of the protocol."""
+        return self._executor
 
     @property
     def phase(self) -> Phase:
@@ -541,6 +553,8 @@ class RoundDriver:
             tokens=progress.tokens,
             tokens_per_s=progress.tokens_per_s,
             loss=progress.loss,
+            evaluated_round=progress.evaluated_round,
+            validation_loss=progress.validation_loss,
             reachable=self._facts.reachable(),
             addresses=self._facts.addresses(),
             sent_unix_s=max(0.0, self._wall_clock()),

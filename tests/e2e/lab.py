@@ -10,7 +10,6 @@ import json
 import os
 import shutil
 import signal
-import socket
 import subprocess
 import sys
 import threading
@@ -19,6 +18,8 @@ from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
+
+from atoll.node.demo import free_port
 
 Event = dict[str, Any]
 ATOLL = [sys.executable, "-P", "-m", "atoll.node.cli"]
@@ -29,10 +30,6 @@ def run_atoll(*arguments: str, cwd: Path | None = None, check: bool = True) -> s
     return subprocess.run([*ATOLL, *arguments], cwd=cwd, check=check, capture_output=True, text=True, timeout=60)
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 # --- network namespaces -----------------------------------------------------------------------------------------------
