@@ -60,6 +60,7 @@ async def test_each_seed_is_reported_with_its_own_cause_and_the_node_starts(lab:
     assert {result.address: result.cause for result in node.seed_results} == seeds
     assert all("\n" not in result.detail for result in node.seed_results)
     assert lab.kinds().count("seed") == len(seeds)
+    assert "identity free, OK" in next(event.text for event in lab.events if event.kind == "identity")
     assert good.peer_id in node.health().connected_peers
 
 
