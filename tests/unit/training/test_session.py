@@ -25,6 +25,7 @@ from atoll.training.reducer import (
     Withheld,
 )
 from atoll.training.session import Carry, Session, merge
+from atoll.training.shared_buffers import NotSealed
 
 
 class Script:
@@ -36,6 +37,8 @@ class Script:
         self.contributions, self.reports, self.samples_at = [], [], []
 
     def load_anchor(self, round):  # noqa: A002
+        if self.anchors[round] is None:
+            raise NotSealed("replaced")
         return self.anchors[round]
 
     def reduce(self, contribution):
@@ -249,6 +252,15 @@ def test_after_a_state_sync_the_optimizer_starts_afresh(anchors, run):
     session = run(script)
     assert [(c.round, c.num_tokens) for c in script.contributions] == [(4, 128)]
     assert session.loop.num_steps_done == 4
+
+
+def test_an_anchor_that_was_replaced_before_it_was_read_is_skipped(anchors, run):
+    """Two commits while one long step ran: the first one's anchor is gone, the second one's counts."""
+    script = Script([anchors[0], None, *anchors[2:]], [], between={(1, 2): committed(1, counted=False)})
+    script.answers.append(committed(2, counted=False))
+    session = run(script)
+    assert [(c.round, c.num_tokens) for c in script.contributions] == [(3, 128)]
+    assert session.work.lease == Lease(200, 16)
 
 
 def test_merging_weighs_by_tokens_and_leaves_the_carry_alone():
