@@ -18,9 +18,7 @@ def refuse_broken_links() -> None:
     for name in LINKS:
         path = ROOT / ".pkg" / "atoll" / name
         if not path.is_dir():
-            sys.exit(
-                f"error: {path} must be a link to {name}/ or a directory; get the source with symlinks (git clone)"
-            )
+            sys.exit(f"error: {path} must be a link to {name}/ or a directory: get the source by git clone")
 
 
 def native_files(suffix: str) -> list[str]:

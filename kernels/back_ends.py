@@ -1,7 +1,7 @@
 """Which implementation of the kernels runs: the compiled one, else numpy; `ATOLL_KERNELS` chooses another for tests.
 
-ATOLL_KERNELS = "reference", "numpy", "c" (best variant), or "c-baseline", "c-avx2", "c-avx512". A choice that this machine
-cannot honour is a RuntimeError, never a silent substitute.
+ATOLL_KERNELS = "reference", "numpy", "c" (best variant), or "c-baseline", "c-avx2", "c-avx512". A choice that this
+machine cannot honour is a RuntimeError, never a silent substitute.
 """
 
 from __future__ import annotations
@@ -67,6 +67,13 @@ def load(choice: str) -> BackEnd:
     if choice == "c" or choice.startswith("c-"):
         return Compiled(choice.removeprefix("c").removeprefix("-"))
     raise RuntimeError(f"ATOLL_KERNELS={choice!r} is none of reference, numpy, c, c-baseline, c-avx2, c-avx512")
+
+
+def choices() -> list[str]:
+    """Every back end that this machine can run, the specification first."""
+    from .compiled import find_library, variants
+
+    return ["reference", "numpy", *(f"c-{variant}" for variant in (variants() if find_library() else []))]
 
 
 @contextmanager

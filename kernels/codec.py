@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache
 from importlib import import_module
-from typing import Any, Protocol
+from typing import Any, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
@@ -18,6 +18,7 @@ Bytes = NDArray[np.uint8]
 Encoded = Bytes | bytes | bytearray | memoryview
 """Contiguous bytes, read without a copy."""
 
+FLOAT32_MAX = float(np.finfo(np.float32).max)
 CODECS = {
     "float32": "float32.Float32Codec",
     "int8": "int8.Int8Codec",
@@ -94,7 +95,7 @@ def require_float32(values: Any, what: str) -> Float32Array:
 
 def require_bytes(data: Encoded, num_bytes: int, what: str = "encoded data") -> Bytes:
     """`data` as a 1-D uint8 array without a copy; `InvalidEncoding` if it is not exactly `num_bytes` long."""
-    view = memoryview(data)
+    view = memoryview(cast("Any", data))
     if view.format not in ("B", "b", "c") or not view.c_contiguous:
         raise TypeError(f"{what} must be contiguous bytes, not format {view.format!r} with strides {view.strides}")
     if view.nbytes != num_bytes:
@@ -104,7 +105,7 @@ def require_bytes(data: Encoded, num_bytes: int, what: str = "encoded data") -> 
 
 def require_writable_bytes(out: Bytes, num_bytes: int) -> Bytes:
     """`out` as a 1-D uint8 array without a copy; ValueError if it is read-only or not exactly `num_bytes` long."""
-    view = memoryview(out)
+    view = memoryview(cast("Any", out))
     if view.readonly or view.nbytes != num_bytes:
         raise ValueError(f"output must be {num_bytes} writable bytes, not {view.nbytes}, read-only {view.readonly}")
     return require_bytes(view, num_bytes, "output") if num_bytes else np.empty(0, np.uint8)
@@ -117,6 +118,18 @@ def require_weights(weights: Sequence[float], num_datas: int) -> Float32Array:
     if rounded.size != num_datas or not np.isfinite(rounded).all():
         raise ValueError(f"expected {num_datas} finite float32 weights, not {list(weights)}")
     return rounded
+
+
+def require_output(out: Any, what: str = "out") -> Float32Array:
+    """`out` itself if it is a writable float32 array; TypeError for another dtype, ValueError if it is read-only."""
+    if not require_float32(out, what).flags.writeable:
+        raise ValueError(f"{what} is read-only")
+    return out
+
+
+def fits_float32(value: float) -> bool:
+    """Whether `value` is finite and stays so as a float32."""
+    return abs(value) <= FLOAT32_MAX
 
 
 def is_plain(values: Float32Array) -> bool:

@@ -1,7 +1,7 @@
 """The specification of the numeric kernels: one value at a time, one float32 operation per line.
 
-Slow on purpose. Every other back end must give these bits. numpy's float32 scalars round to nearest even, keep subnormals
-and never fuse a multiplication with an addition.
+Slow on purpose. Every other back end must give these bits. numpy's float32 scalars round to nearest even, keep
+subnormals and never fuse a multiplication with an addition.
 """
 
 from __future__ import annotations

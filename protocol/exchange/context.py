@@ -1,0 +1,74 @@
+"""What the owners' and the members' side of one exchange share."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from concurrent.futures import Executor
+from dataclasses import dataclass, field
+from functools import cached_property
+from typing import ParamSpec, TypeVar
+
+from ..chunks import ChunkGrid, Contribution
+from ..identity import PeerId
+from ..messages import Plan, SpanResult
+from ..offload import off_loop
+from ..payload import pieces, read_payload
+from ..results import ResultBuffer
+from ..transport import Buffer, ByteStream, Transport
+from .events import ExchangeCounters, ExchangeEvent, ExchangeSettings, FirstChunkReduced, FirstChunkSent
+
+P = ParamSpec("P")
+T = TypeVar("T")
+
+
+@dataclass
+class ExchangeContext:
+    """One attempt's plan with everything that is needed to carry it out."""
+
+    plan: Plan
+    me: PeerId
+    contribution: Contribution | None
+    """Mine, if the plan counts on exactly it."""
+    grid: ChunkGrid
+    transport: Transport
+    result: ResultBuffer
+    on_event: Callable[[ExchangeEvent], None]
+    settings: ExchangeSettings
+    executor: Executor
+    counters: ExchangeCounters = field(default_factory=ExchangeCounters)
+    _said: set[type[ExchangeEvent]] = field(default_factory=set[type[ExchangeEvent]])
+
+    @cached_property
+    def plan_id(self) -> str:
+        return self.plan.content_id()
+
+    def say_once(self, event: FirstChunkSent | FirstChunkReduced) -> None:
+        if type(event) not in self._said:
+            self._said.add(type(event))
+            self.on_event(event)
+
+    async def off_loop(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        """Run CPU or disk work in the executor."""
+        return await off_loop(self.executor, work, *args, **kwargs)
+
+    async def write(self, stream: ByteStream, frame: Buffer) -> None:
+        start_s = time.perf_counter()
+        await stream.write(frame)
+        self.counters.send_s += time.perf_counter() - start_s
+        self.counters.count_sent(stream.remote, len(frame))
+
+    async def write_payload(self, stream: ByteStream, payload: Buffer) -> None:
+        for piece in pieces(payload, self.settings.frame_bytes):
+            await self.write(stream, piece)
+
+    async def read_payload(self, stream: ByteStream, num_bytes: int) -> Buffer:
+        start_s = time.perf_counter()
+        payload = await read_payload(stream, num_bytes)
+        self.counters.wait_s += time.perf_counter() - start_s
+        self.counters.count_received(stream.remote, num_bytes)
+        return payload
+
+    async def hold(self, span: int, result: SpanResult) -> None:
+        """Make a complete span durable."""
+        await self.off_loop(self.result.hold, self.plan.spans[span], result.digest)

@@ -1,0 +1,96 @@
+"""Which contributions to a span have arrived, who is in, and what can be reduced next. No I/O, no numbers.
+
+Chunks arrive in order per member and are reduced in order. A member that fails before its last chunk is excluded from
+the *whole* span: the generation goes up, everything reduced so far is void, and reduction starts again from what the
+owner has kept, so that all chunks of a span are over the same members (S5). A member whose last chunk has arrived can
+not fail the span any more.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+
+@dataclass
+class SpanLedger:
+    """Book-keeping of one span; members are named by their index in the plan."""
+
+    tokens: Sequence[int]
+    """Per member, the weight of its contribution."""
+    num_chunks: int
+    generation: int = 0
+    num_reduced: int = 0
+    """Chunks reduced in this generation."""
+    excluded: dict[int, str] = field(default_factory=dict[int, str])
+    """Member -> rule that it broke, in the order of exclusion."""
+    num_received: list[int] = field(init=False)
+    """Per member, how many chunks have arrived and passed all checks."""
+
+    def __post_init__(self) -> None:
+        self.num_received = [0] * len(self.tokens)
+
+    @property
+    def members(self) -> list[int]:
+        """Those who are still in, in plan order."""
+        return [member for member in range(len(self.tokens)) if member not in self.excluded]
+
+    @property
+    def included(self) -> tuple[bool, ...]:
+        return tuple(member not in self.excluded for member in range(len(self.tokens)))
+
+    @property
+    def weights(self) -> list[float]:
+        """tokens / Σ tokens over `members`; rounded to float32 by the kernel. Raises ValueError if Σ is zero."""
+        return normalised([self.tokens[member] for member in self.members])
+
+    @property
+    def is_hopeless(self) -> bool:
+        """Nobody with any weight is left."""
+        return not any(self.tokens[member] for member in self.members)
+
+    @property
+    def next_chunk(self) -> int | None:
+        """The chunk to reduce now, if all its contributions are here."""
+        chunk = self.num_reduced
+        if chunk == self.num_chunks or self.is_hopeless:
+            return None
+        return chunk if all(self.num_received[member] > chunk for member in self.members) else None
+
+    @property
+    def is_complete(self) -> bool:
+        return self.num_reduced == self.num_chunks
+
+    def is_delivered(self, member: int) -> bool:
+        """Whether the member's whole contribution to the span is here."""
+        return self.num_received[member] == self.num_chunks
+
+    def receive(self, member: int) -> None:
+        """The member's next chunk has arrived and is sound."""
+        if self.is_delivered(member):
+            raise ValueError(f"member {member} has delivered all {self.num_chunks} chunks already")
+        self.num_received[member] += 1
+
+    def exclude(self, member: int, rule: str) -> bool:
+        """Take a member out; True if that changed anything. Whoever has delivered stays in."""
+        if member in self.excluded or self.is_delivered(member):
+            return False
+        self.excluded[member] = rule
+        self.generation += 1
+        self.num_reduced = 0
+        return True
+
+    def reduce(self, generation: int) -> bool:
+        """The next chunk was reduced in ``generation``; False (and no change) if that is void by now."""
+        if generation != self.generation or self.is_complete:
+            return False
+        self.num_reduced += 1
+        return True
+
+
+def normalised(tokens: Sequence[int]) -> list[float]:
+    """Weights that sum to one (in float64). Raises ValueError if there is nothing to weigh."""
+    total = sum(tokens)
+    if total <= 0:
+        raise ValueError("no tokens: a mean over nothing")
+    return [count / total for count in tokens]

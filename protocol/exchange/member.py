@@ -1,0 +1,144 @@
+"""A member's side of a span that another peer owns: send my chunks, receive the mean, both at once."""
+
+from __future__ import annotations
+
+import asyncio
+import time
+from typing import Any
+
+from blake3 import blake3
+from pydantic import ValidationError
+
+from ...kernels.codec import InvalidEncoding
+from ..chunks import Contribution
+from ..messages import SpanResult
+from ..transport import Buffer, ByteStream, PeerUnreachable, RemoteProtocolError, StreamClosed
+from . import wire
+from .context import ExchangeContext
+from .events import FirstChunkSent, SelfExcluded, SpanHeld, SpanLost
+
+
+class SpanMember:
+    """Exchanges one span with its owner."""
+
+    def __init__(self, context: ExchangeContext, span: int, contribution: Contribution) -> None:
+        self._context = context
+        self.span = span
+        self._owner = context.plan.spans[span].owner
+        self._chunks = context.grid.span_chunks(context.plan.spans[span])
+        self._contribution = contribution
+        self._hasher: Any = blake3()
+        self._position = 0
+        self._num_resets = 0
+
+    async def run(self) -> SpanResult | SpanLost | None:
+        """The span's result once it is durable here; `SpanLost` if the owner fails; None if it excluded this node."""
+        try:
+            stream = await self._context.transport.open(self._owner, wire.PROTOCOL)
+        except PeerUnreachable as error:
+            return self._lose(f"unreachable: {error.why}")
+        try:
+            result = await self._exchange(stream)
+        except StreamClosed as error:
+            return self._lose(error.why)
+        except RemoteProtocolError as error:
+            return self._lose(f"{error.rule} {error.detail}".strip(), error.rule)
+        finally:
+            await stream.close()
+        if result is not None:
+            await self._context.hold(self.span, result)
+            self._context.on_event(SpanHeld(self.span, result))
+        return result
+
+    def _lose(self, why: str, rule: str | None = None) -> SpanLost:
+        lost = SpanLost(self.span, self._owner, why[: wire.MAX_REASON_BYTES], rule)
+        self._context.on_event(lost)
+        return lost
+
+    async def _exchange(self, stream: ByteStream) -> SpanResult | None:
+        sender = asyncio.create_task(self._send(stream))
+        try:
+            return await self._receive(stream)
+        finally:
+            sender.cancel()
+            await asyncio.wait({sender})
+
+    async def _send(self, stream: ByteStream) -> None:
+        contribution, context = self._contribution, self._context
+        try:
+            header = wire.SpanHeader(context.plan_id, self.span, contribution.leaves)
+            await context.write(stream, header.encode())
+            for chunk in self._chunks:
+                await context.write_payload(stream, contribution.encoded[context.grid.encoded_range(chunk)])
+                context.say_once(FirstChunkSent(self.span))
+        except StreamClosed:
+            # Whatever the owner had to say about it, the receiving half reads.
+            return
+
+    async def _receive(self, stream: ByteStream) -> SpanResult | None:
+        limit = wire.max_control_bytes(self._context.plan)
+        while True:
+            started_s = time.perf_counter()
+            frame = await wire.Control.read(stream, limit)
+            self._context.counters.wait_s += time.perf_counter() - started_s
+            match frame.tag:
+                case wire.CHUNK:
+                    await self._receive_chunk(stream, frame.argument)
+                case wire.RESET:
+                    self._reset()
+                case wire.KEEPALIVE:
+                    pass
+                case wire.EXCLUDED:
+                    why = frame.text[: wire.MAX_REASON_BYTES].decode(errors="replace")
+                    self._context.on_event(SelfExcluded(self.span, self._owner, why))
+                    return None
+                case wire.FINAL:
+                    return await self._accept(stream, frame.text)
+                case _:
+                    raise RemoteProtocolError(self._owner, "unknown control frame")
+
+    def _reset(self) -> None:
+        self._num_resets += 1
+        if self._num_resets > len(self._context.plan.members):
+            raise RemoteProtocolError(self._owner, "more resets than members")
+        self._hasher = blake3()
+        self._position = 0
+
+    async def _receive_chunk(self, stream: ByteStream, position: int) -> None:
+        if position != self._position or position >= len(self._chunks):
+            raise RemoteProtocolError(self._owner, "chunk out of order", f"{position}, not {self._position}")
+        chunk = self._chunks[position]
+        data = await self._context.read_payload(stream, self._context.grid.encoded_bytes(chunk))
+        await self._context.off_loop(self._check, chunk, data)
+        self._context.result.write_chunk(chunk, data)
+        self._position += 1
+
+    def _check(self, chunk: int, data: Buffer) -> None:
+        """Refuse a mean that no encoder produces, and hash it (runs in the executor)."""
+        started_s = time.perf_counter()
+        try:
+            self._context.grid.codec.check(data, self._context.grid.chunk_length(chunk))
+        except InvalidEncoding as error:
+            raise RemoteProtocolError(self._owner, "invalid encoding", f"mean of chunk {chunk}: {error}") from None
+        self._hasher.update(data)
+        self._context.counters.check_s += time.perf_counter() - started_s
+
+    async def _accept(self, stream: ByteStream, text: bytes) -> SpanResult:
+        result = self._parse(text)
+        if self._position != len(self._chunks):
+            raise RemoteProtocolError(self._owner, "final frame before the last chunk")
+        if result.digest != self._hasher.hexdigest():
+            raise RemoteProtocolError(self._owner, "mean does not match its digest")
+        await self._context.write(stream, wire.ACKNOWLEDGED)
+        return result
+
+    def _parse(self, text: bytes) -> SpanResult:
+        plan = self._context.plan
+        try:
+            result = SpanResult.model_validate_json(text)
+        except ValidationError:
+            raise RemoteProtocolError(self._owner, "malformed span result") from None
+        is_mine = result.plan == self._context.plan_id and result.span == self.span
+        if not is_mine or len(result.included) != len(plan.members) or not any(result.included):
+            raise RemoteProtocolError(self._owner, "span result of another plan")
+        return result

@@ -1,0 +1,268 @@
+"""The owner's side of a span: collect everybody's chunks, reduce them in plan order, stream the mean back.
+
+Contributions stay encoded and are kept until the span is complete, so that the span can be reduced again without a
+member that fails half way. Memory: (number of members) × (encoded bytes of the span), twice that for the mean.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import time
+from dataclasses import dataclass, field
+from typing import Any
+
+import numpy as np
+from blake3 import blake3
+
+from ...kernels.codec import Bytes, Float32Array, InvalidEncoding
+from ..chunks import chunk_digest, commitment
+from ..messages import SpanResult
+from ..transport import MAX_FRAME_BYTES, Buffer, ByteStream, RemoteProtocolError, StreamClosed
+from ..wakeup import Signal
+from . import wire
+from .context import ExchangeContext
+from .events import FirstChunkReduced, MemberExcluded, SpanHeld, SpanLost, SpanReduced
+from .ledger import SpanLedger
+
+
+@dataclass
+class Generation:
+    """The mean of the span's chunks over one set of members, as far as it has been reduced."""
+
+    number: int
+    means: list[Buffer] = field(default_factory=list[Buffer])
+    """Encoded, in chunk order. Never changed once appended: senders read them while a newer generation grows."""
+    hasher: Any = field(default_factory=blake3)
+    squared_error: float = 0.0
+    squared_mean: float = 0.0
+
+
+class SpanOwner:
+    """Reduces one span of a plan that this node owns."""
+
+    def __init__(self, context: ExchangeContext, span: int) -> None:
+        self._context = context
+        self._span = span
+        self._chunks = context.grid.span_chunks(context.plan.spans[span])
+        members = context.plan.members
+        self._ledger = SpanLedger([member.tokens for member in members], len(self._chunks))
+        self._index = {member.peer: index for index, member in enumerate(members)}
+        self._received: list[list[Buffer]] = [[] for _ in members]
+        self._contacted: set[int] = set()
+        self._generation = Generation(0)
+        self._result: SpanResult | None = None
+        self._lost: SpanLost | None = None
+        self._changed = Signal()
+
+    # Reducing
+
+    async def run(self) -> SpanResult | SpanLost:
+        """Reduce the span; returns when it is durable here, or lost because nobody's contribution is left."""
+        timers = [asyncio.create_task(timer) for timer in (self._contact_timer(), self._delivery_timer())]
+        try:
+            self._take_own()
+            while not self._ledger.is_complete:
+                if self._ledger.is_hopeless:
+                    return self._give_up("no contribution with any weight is left")
+                await self._reduce_next()
+            return await self._finish()
+        finally:
+            for timer in timers:
+                timer.cancel()
+
+    def _take_own(self) -> None:
+        mine = self._index.get(self._context.me)
+        contribution = self._context.contribution
+        if mine is None:
+            return
+        self._contacted.add(mine)
+        if contribution is None:
+            self._exclude(mine, "no contribution", "this node no longer has what it announced")
+            return
+        for chunk in self._chunks:
+            self._received[mine].append(contribution.encoded[self._context.grid.encoded_range(chunk)])
+            self._ledger.receive(mine)
+
+    async def _reduce_next(self) -> None:
+        chunk = self._ledger.next_chunk
+        if chunk is None:
+            await self._changed.wait()
+            return
+        generation = self._current_generation()
+        datas = [self._received[member][chunk] for member in self._ledger.members]
+        weights = self._ledger.weights
+        mean = await self._context.off_loop(self._reduce, generation, chunk, datas, weights)
+        if self._ledger.reduce(generation.number):
+            generation.means.append(mean)
+            self._context.say_once(FirstChunkReduced(self._span))
+            self._changed.fire()
+
+    def _current_generation(self) -> Generation:
+        if self._generation.number != self._ledger.generation:
+            self._generation = Generation(self._ledger.generation)
+        return self._generation
+
+    def _reduce(self, generation: Generation, chunk: int, datas: list[Buffer], weights: list[float]) -> Buffer:
+        """Encoded mean of a chunk (runs in the executor)."""
+        grid, counters = self._context.grid, self._context.counters
+        started_s = time.perf_counter()
+        mean = np.empty(grid.chunk_length(self._chunks[chunk]), np.float32)
+        grid.codec.accumulate_many(datas, weights, mean)
+        reduced_s = time.perf_counter()
+        encoded = np.empty(grid.encoded_bytes(self._chunks[chunk]), np.uint8)
+        grid.codec.encode(mean, encoded)
+        generation.hasher.update(encoded)
+        counters.reduce_s += reduced_s - started_s
+        counters.encode_s += time.perf_counter() - reduced_s
+        self._measure_error(generation, mean, encoded)
+        return encoded.data
+
+    def _measure_error(self, generation: Generation, mean: Float32Array, encoded: Bytes) -> None:
+        decoded = np.empty_like(mean)
+        self._context.grid.codec.decode(encoded, decoded)
+        decoded -= mean
+        generation.squared_error += float(np.dot(decoded, decoded))
+        generation.squared_mean += float(np.dot(mean, mean))
+
+    async def _finish(self) -> SpanResult:
+        context = self._context
+        context.counters.squared_error += self._generation.squared_error
+        context.counters.squared_mean += self._generation.squared_mean
+        digest = self._generation.hasher.hexdigest()
+        included = self._ledger.included
+        self._result = SpanResult(plan=context.plan_id, span=self._span, included=included, digest=digest)
+        context.on_event(SpanReduced(self._span, self._result))
+        self._changed.fire()
+        for chunk, mean in zip(self._chunks, self._generation.means, strict=True):
+            context.result.write_chunk(chunk, mean)
+        await context.hold(self._span, self._result)
+        context.on_event(SpanHeld(self._span, self._result))
+        return self._result
+
+    def _give_up(self, why: str) -> SpanLost:
+        self._lost = SpanLost(self._span, self._context.me, why)
+        self._context.on_event(self._lost)
+        self._changed.fire()
+        return self._lost
+
+    # Excluding
+
+    def _exclude(self, member: int, rule: str, detail: str = "", *, misconduct: bool = False) -> None:
+        if self._ledger.exclude(member, rule):
+            self._received[member].clear()
+            peer = self._context.plan.members[member].peer
+            self._context.on_event(MemberExcluded(self._span, peer, rule, detail, misconduct))
+            self._changed.fire()
+
+    async def _contact_timer(self) -> None:
+        limit_s = self._context.settings.contact_timeout_s
+        await asyncio.sleep(limit_s)
+        for member in self._ledger.members:
+            if member not in self._contacted:
+                self._exclude(member, "no contact", f"it opened no stream within {limit_s:g} s of the plan")
+
+    async def _delivery_timer(self) -> None:
+        limit_s = self._context.plan.attempt_timeout_s * self._context.settings.contribution_share
+        await asyncio.sleep(limit_s)
+        for member in self._ledger.members:
+            self._exclude(member, "too slow", f"its contribution was not complete within {limit_s:g} s")
+
+    # One member's stream
+
+    async def serve(self, stream: ByteStream, header: wire.SpanHeader) -> None:
+        """Receive a member's contribution while streaming the mean back. Never raises on the member's account."""
+        member = self._index.get(stream.remote)
+        if member is None or member in self._contacted:
+            rule = "not a member of the plan" if member is None else "second stream for one span"
+            raise RemoteProtocolError(stream.remote, rule)
+        self._contacted.add(member)
+        receiver = asyncio.create_task(self._receive(stream, member, header))
+        refusal = None
+        try:
+            refusal = await self._send_mean(stream, member)
+        except StreamClosed as error:
+            self._exclude(member, "connection lost", error.why)
+        except RemoteProtocolError as error:
+            self._exclude(member, error.rule, error.detail, misconduct=True)
+        finally:
+            receiver.cancel()
+            await asyncio.wait({receiver})
+        if not receiver.cancelled():
+            receiver.result()
+        if refusal is not None:
+            await self._dismiss(stream, refusal)
+
+    async def _dismiss(self, stream: ByteStream, why: str) -> None:
+        """Tell a member that it is out, and let it close the stream, so that the reason is not lost on the way."""
+        with contextlib.suppress(StreamClosed, RemoteProtocolError, TimeoutError):
+            await self._control(stream, wire.EXCLUDED, text=why.encode()[: wire.MAX_REASON_BYTES])
+            async with asyncio.timeout(self._context.settings.keepalive_interval_s):
+                while True:
+                    await stream.read(MAX_FRAME_BYTES)
+
+    async def _receive(self, stream: ByteStream, member: int, header: wire.SpanHeader) -> None:
+        try:
+            await self._receive_chunks(stream, member, header)
+        except StreamClosed as error:
+            self._exclude(member, "connection lost", error.why)
+        except RemoteProtocolError as error:
+            self._exclude(member, error.rule, error.detail, misconduct=True)
+
+    async def _receive_chunks(self, stream: ByteStream, member: int, header: wire.SpanHeader) -> None:
+        if commitment(header.leaves) != self._context.plan.members[member].commitment:
+            raise RemoteProtocolError(stream.remote, "digests do not match the commitment")
+        for chunk in self._chunks:
+            data = await self._context.read_payload(stream, self._context.grid.encoded_bytes(chunk))
+            await self._context.off_loop(self._check, stream, chunk, header.leaves[chunk], data)
+            if member in self._ledger.excluded:
+                return
+            self._received[member].append(data)
+            self._ledger.receive(member)
+            self._changed.fire()
+
+    def _check(self, stream: ByteStream, chunk: int, leaf: bytes, data: Buffer) -> None:
+        """Refuse a chunk that is not what was committed to or that no encoder produces (runs in the executor)."""
+        started_s = time.perf_counter()
+        if chunk_digest(data) != leaf:
+            raise RemoteProtocolError(stream.remote, "chunk does not match its digest", f"chunk {chunk}")
+        try:
+            self._context.grid.codec.check(data, self._context.grid.chunk_length(chunk))
+        except InvalidEncoding as error:
+            raise RemoteProtocolError(stream.remote, "invalid encoding", f"chunk {chunk}: {error}") from None
+        self._context.counters.check_s += time.perf_counter() - started_s
+
+    async def _send_mean(self, stream: ByteStream, member: int) -> str | None:
+        """Stream the mean as it grows, up to the acknowledgement. Returns why the member is refused, if it is."""
+        generation, position = self._generation, 0
+        while (refusal := self._refusal(member)) is None:
+            current = self._current_generation()
+            if current is not generation:
+                if position:
+                    await self._control(stream, wire.RESET, current.number)
+                generation, position = current, 0
+            elif position < len(generation.means):
+                await self._control(stream, wire.CHUNK, position)
+                await self._context.write_payload(stream, generation.means[position])
+                position += 1
+            elif self._result is not None:
+                await self._control(stream, wire.FINAL, text=self._result.canonical())
+                await self._read_acknowledgement(stream)
+                return None
+            else:
+                await self._wait_or_keep_alive(stream)
+        return refusal
+
+    def _refusal(self, member: int) -> str | None:
+        return self._lost.why if self._lost is not None else self._ledger.excluded.get(member)
+
+    async def _wait_or_keep_alive(self, stream: ByteStream) -> None:
+        if not await self._changed.wait_for(self._context.settings.keepalive_interval_s):
+            await self._control(stream, wire.KEEPALIVE)
+
+    async def _control(self, stream: ByteStream, tag: bytes, argument: int = 0, text: bytes = b"") -> None:
+        await self._context.write(stream, wire.Control(tag, argument, text).encode())
+
+    async def _read_acknowledgement(self, stream: ByteStream) -> None:
+        if await stream.read(len(wire.ACKNOWLEDGED)) != wire.ACKNOWLEDGED:
+            raise RemoteProtocolError(stream.remote, "malformed acknowledgement")

@@ -1,0 +1,40 @@
+"""How many members must agree (S1): two quorums of a roster always share a member, and more than ``f`` if ``f`` > 0.
+
+A quorum is more than (n + f) / 2 of the n members. With f = 0 and an even roster one member, the *tie-breaker*, has an
+extra half vote, so that of two halves exactly one can go on: in a pair, the tie-breaker alone. Weights are counted in
+half votes: the roster then weighs 2n + 1, a quorum at least n + 1, so two disjoint quorums do not fit.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+from dataclasses import dataclass
+
+from .identity import PeerId
+
+
+def tolerated_faults(roster_size: int, configured: int | None) -> int:
+    """Misbehaving members that a certificate survives: the spec's number, by default a fifth of the roster.
+
+    Never more than (n - 1) // 3: beyond that the n - f honest members would not be a quorum themselves.
+    """
+    wanted = roster_size // 5 if configured is None else configured
+    return min(wanted, (roster_size - 1) // 3)
+
+
+@dataclass(frozen=True)
+class Quorum:
+    """The voting rule of one round."""
+
+    roster: tuple[PeerId, ...]
+    num_faults: int
+    tie_breaker: PeerId
+    """First of the round's permutation: the same for every attempt of a round, or quorums might not intersect."""
+
+    def reached(self, voters: Collection[PeerId]) -> bool:
+        """Whether ``voters`` (others than the roster's members do not count) are a quorum."""
+        members = set(self.roster).intersection(voters)
+        half_votes = 2 * len(members)
+        if self.num_faults == 0 and len(self.roster) % 2 == 0 and self.tie_breaker in members:
+            half_votes += 1
+        return half_votes > len(self.roster) + self.num_faults

@@ -1,0 +1,161 @@
+"""A member as contributor: ready, plan, exchange, and learning the outcome."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from ..identity import PeerId
+from ..messages import Commit, CommitRequest, Heartbeat, PlanMessage, Ready, SpanDone, SpanFailed
+from ..transport import RemoteProtocolError
+from . import views
+from .acceptor import follow, nack, vote_or_fetch
+from .validity import check_commit, check_plan
+from .values import (
+    Action,
+    Attempt,
+    CancelExchange,
+    Contributed,
+    Decide,
+    ExchangeEnded,
+    GiveUp,
+    IllegalTransition,
+    PeerView,
+    Phase,
+    ResultsHeld,
+    RoundState,
+    Send,
+    SpanLost,
+    SpanReduced,
+    StartExchange,
+    Step,
+)
+
+
+def on_heartbeat(state: RoundState, sender: PeerId, heartbeat: Heartbeat, now: float) -> Step:
+    """Note progress; ask whoever has applied this round already for its commit."""
+    peers = {**state.peers, sender: PeerView(now, heartbeat)}
+    state = replace(state, peers=peers)
+    if heartbeat.round < state.rules.round or sender == state.rules.me:
+        return state, ()
+    request = CommitRequest(fragment=state.rules.fragment, round=state.rules.round)
+    return state, (Send((sender,), request),)
+
+
+def on_contributed(state: RoundState, event: Contributed, now: float) -> Step:
+    """Announce our contribution to the whole roster: any member may have to lead."""
+    rules, ready = state.rules, event.ready
+    if (ready.round, ready.parent, ready.parent_state) != (rules.round, rules.parent, rules.parent_state):
+        raise IllegalTransition(f"contribution for round {ready.round} given to round {rules.round}")
+    if state.ready is not None or state.phase is Phase.DECIDED:
+        raise IllegalTransition(f"contribution while the round is {state.phase.value}")
+    state = replace(state, ready=ready, ready_since_s=now, no_quorum_since_s=None)
+    return state, (Send(rules.roster, ready),)
+
+
+def on_ready(state: RoundState, sender: PeerId, ready: Ready) -> Step:
+    """The newest word of a member counts: a restarted one encodes anew."""
+    if ready.parent != state.rules.parent:
+        raise RemoteProtocolError(sender, "ready.parent", "follows another commit than ours")
+    if ready.parent_state != state.rules.parent_state:
+        raise RemoteProtocolError(sender, "ready.parent_state", "starts from another state than ours")
+    return replace(state, readies={**state.readies, sender: ready}), ()
+
+
+def on_plan(state: RoundState, sender: PeerId, message: PlanMessage, now: float) -> Step:
+    """Start the exchange of the highest ballot's plan; the one before is useless now."""
+    plan, attempt = message.plan, state.attempt
+    if sender != plan.leader:
+        raise RemoteProtocolError(sender, "plan.leader", "sent by another peer than its leader")
+    check_plan(state.rules, plan, sender)
+    if plan.ballot < state.acceptor.promised:
+        return state, (nack(state, sender),) if state.rules.may_vote else ()
+    if attempt is not None and attempt.plan.ballot >= plan.ballot:
+        return state, _on_known_plan(attempt, sender, message)
+    new = Attempt(plan, plan.content_id())
+    state = replace(follow(state, plan.ballot, now), attempt=new)
+    actions: tuple[Action, ...] = () if attempt is None else (CancelExchange(attempt.plan_id),)
+    if all(member.peer != state.rules.me for member in plan.members):
+        return state, actions
+    return state, (*actions, StartExchange(plan))
+
+
+def _on_known_plan(attempt: Attempt, sender: PeerId, message: PlanMessage) -> tuple[Action, ...]:
+    if attempt.plan.ballot > message.plan.ballot:
+        return ()
+    if attempt.plan != message.plan:
+        raise RemoteProtocolError(sender, "plan.ballot", "two plans at one ballot")
+    # The leader repeats itself because it misses something: repeat what we have told it.
+    done = (SpanDone(result=result, round=message.plan.round) for result in attempt.done.values())
+    return tuple(Send((sender,), message) for message in done)
+
+
+def on_span_reduced(state: RoundState, event: SpanReduced) -> Step:
+    attempt, result = state.attempt, event.result
+    if attempt is None or attempt.plan_id != result.plan:
+        return state, ()  # of an attempt that has been given up meanwhile
+    if attempt.plan.spans[result.span].owner != state.rules.me:
+        raise IllegalTransition(f"span {result.span} is not ours")
+    state = replace(state, attempt=replace(attempt, done={**attempt.done, result.span: result}))
+    return state, (Send((attempt.plan.leader,), SpanDone(result=result, round=state.rules.round)),)
+
+
+def on_span_lost(state: RoundState, event: SpanLost) -> Step:
+    """Tell the leader, who decides; if it has a result all the same, we get it from others."""
+    attempt = state.attempt
+    if attempt is None or attempt.plan_id != event.plan_id:
+        return state, ()
+    state = replace(state, attempt=replace(attempt, lost=attempt.lost | {event.span}))
+    complaint = SpanFailed(plan=event.plan_id, round=state.rules.round, span=event.span, why=event.why[:200])
+    state, actions = vote_or_fetch(state)
+    return state, (Send((attempt.plan.leader,), complaint), *actions)
+
+
+def on_exchange_ended(state: RoundState, event: ExchangeEnded) -> Step:
+    attempt = state.attempt
+    if attempt is None or attempt.plan_id != event.plan_id:
+        return state, ()
+    return vote_or_fetch(replace(state, attempt=replace(attempt, ended=True)))
+
+
+def on_results_held(state: RoundState, event: ResultsHeld) -> Step:
+    state = replace(state, held={**state.held, event.plan_id: event.digests}, fetching=None)
+    return vote_or_fetch(state)
+
+
+def on_commit(state: RoundState, sender: PeerId, commit: Commit) -> Step:
+    """Learn the outcome, from whomever: the certificate proves it (S2)."""
+    check_commit(state.rules, commit, sender)
+    return decide(state, commit)
+
+
+def decide(state: RoundState, commit: Commit) -> Step:
+    """End of the round. An exchange of another plan is stopped; one of this plan may still bring the results."""
+    attempt = state.attempt
+    actions: tuple[Action, ...] = (Decide(commit),)
+    if attempt is not None and attempt.plan != commit.record.plan:
+        actions = (CancelExchange(attempt.plan_id), *actions)
+    return replace(state, decided=commit, lead=None), actions
+
+
+def give_up(state: RoundState, now: float) -> Step:
+    """Withdraw our contribution if this round cannot succeed at present (S3). Never while in doubt (S2)."""
+    reason = _hopeless(state, now)
+    if state.ready is None or state.phase in (Phase.IN_DOUBT, Phase.DECIDED) or reason is None:
+        return state, ()
+    readies = {peer: ready for peer, ready in state.readies.items() if peer != state.rules.me}
+    attempt = state.attempt
+    actions = () if attempt is None else (CancelExchange(attempt.plan_id),)
+    return replace(state, ready=None, readies=readies), (*actions, GiveUp(reason))
+
+
+def _hopeless(state: RoundState, now: float) -> str | None:
+    timing = state.rules.genesis.timing
+    live, size = views.live_roster(state, now), len(state.rules.roster)
+    lonely_since = state.no_quorum_since_s
+    if lonely_since is not None and now - lonely_since >= timing.attempt_timeout_s:
+        return f"no quorum: {len(live)} of {size} members are alive"
+    if views.expected_leader(state, now) is None and now - state.ready_since_s >= timing.heartbeat_timeout_s:
+        return f"no reachable reducer: none of {len(live)} live members accepts connections"
+    if now - state.ready_since_s >= timing.quorum_timeout_s:
+        return f"no commit within {timing.quorum_timeout_s:g} s"
+    return None

@@ -1,0 +1,93 @@
+"""What makes a plan, a record or a commit valid in a round. Each check raises `RemoteProtocolError` with its rule."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from ..identity import PeerId
+from ..messages import Commit, InvalidMessage, Plan, Record, SpanResult
+from ..spans import cover
+from ..transport import RemoteProtocolError
+from .values import Rules
+
+
+def check_plan(rules: Rules, plan: Plan, sender: PeerId) -> None:
+    """A plan that the leader of its ballot may make in this round."""
+    _require(plan.leader == rules.leader_of(plan.ballot), sender, "plan.leader", "not the leader of its ballot")
+    _check_place(rules, plan, sender)
+    _check_members(rules, plan, sender)
+    owners = {span.owner for span in plan.spans}
+    _require(owners <= {member.peer for member in plan.members}, sender, "plan.owner", "an owner is not a member")
+    _require(cover(plan.spans, rules.num_chunks), sender, "plan.spans", "chunks are not covered exactly once")
+    _check_next_roster(rules, plan, sender)
+
+
+def _check_place(rules: Rules, plan: Plan, sender: PeerId) -> None:
+    place = (plan.lineage, plan.fragment, plan.round, plan.parent)
+    expected = (rules.genesis.lineage, rules.fragment, rules.round, rules.parent)
+    _require(place == expected, sender, "plan.parent", "follows another commit than ours")
+    _require(
+        plan.parent_state == rules.parent_state, sender, "plan.parent_state", "starts from another state than ours"
+    )
+    _require(plan.roster == rules.roster, sender, "plan.roster", "not the roster that the parent names")
+    _require(plan.data_cursor == rules.next_cursor, sender, "plan.data_cursor", "leases overlap or leave a gap")
+
+
+def _check_members(rules: Rules, plan: Plan, sender: PeerId) -> None:
+    peers = [member.peer for member in plan.members]
+    limit = rules.genesis.limits.max_tokens_per_round
+    _require(len(set(peers)) == len(peers), sender, "plan.members", "a member twice")
+    _require(set(peers) <= set(rules.roster), sender, "plan.members", "a member outside the roster")
+    _require(all(member.tokens <= limit for member in plan.members), sender, "plan.tokens", "a weight above the limit")
+    _require(any(member.tokens for member in plan.members), sender, "plan.tokens", "all weights are zero")
+
+
+def _check_next_roster(rules: Rules, plan: Plan, sender: PeerId) -> None:
+    membership, added = rules.genesis.membership, set(plan.next_roster) - set(rules.roster)
+    _require(len(set(plan.next_roster)) == len(plan.next_roster), sender, "plan.next_roster", "a peer twice")
+    limit = max(rules.genesis.limits.max_peers, len(rules.roster))
+    _require(len(plan.next_roster) <= limit, sender, "plan.next_roster", "too many peers")
+    _require(all(membership.admits(peer) for peer in added), sender, "plan.next_roster", "admits a peer not allowed")
+
+
+def check_record(rules: Rules, record: Record, sender: PeerId) -> None:
+    """A record that may be voted on: a valid plan with one well-formed result per span."""
+    check_plan(rules, record.plan, sender)
+    _require(len(record.results) == len(record.plan.spans), sender, "record.results", "not one result per span")
+    plan_id = record.plan.content_id()
+    for index, result in enumerate(record.results):
+        _require(result.span == index, sender, "record.results", "results out of order")
+        check_result(record.plan, plan_id, result, sender)
+
+
+def check_result(plan: Plan, plan_id: str, result: SpanResult, sender: PeerId) -> None:
+    """A span result that belongs to ``plan`` and averages somebody (S5)."""
+    _require(result.plan == plan_id and result.span < len(plan.spans), sender, "result.plan", "of another plan")
+    _require(len(result.included) == len(plan.members), sender, "result.included", "not one flag per member")
+    weight = sum(member.tokens for member, flag in zip(plan.members, result.included, strict=True) if flag)
+    _require(weight > 0, sender, "result.included", "includes nobody")
+
+
+def check_commit(rules: Rules, commit: Commit, sender: PeerId) -> None:
+    """A commit with a valid certificate: votes of a quorum of this round's roster at one ballot (S2)."""
+    check_record(rules, commit.record, sender)
+    record_id = commit.record.content_id()
+    voters = Counter(_voter(rules, commit, record_id, raw, sender) for raw in commit.votes)
+    _require(max(voters.values(), default=0) <= 1, sender, "commit.votes", "a voter twice")
+    _require(rules.quorum.reached(voters.keys()), sender, "commit.votes", "not a quorum of the roster")
+
+
+def _voter(rules: Rules, commit: Commit, record_id: str, raw: str, sender: PeerId) -> PeerId:
+    try:
+        voter, vote = rules.verified_vote(raw)
+    except (InvalidMessage, ValueError) as error:
+        raise RemoteProtocolError(sender, "commit.votes", str(error)) from None
+    stated = (vote.fragment, vote.round, vote.ballot, vote.record)
+    expected = (rules.fragment, rules.round, commit.ballot, record_id)
+    _require(stated == expected, sender, "commit.votes", "a vote for something else")
+    return voter
+
+
+def _require(condition: bool, sender: PeerId, rule: str, detail: str) -> None:
+    if not condition:
+        raise RemoteProtocolError(sender, rule, detail)

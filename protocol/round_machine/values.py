@@ -1,0 +1,343 @@
+"""The values of the round machine: its rules, its state, the events it takes and the actions it asks for.
+
+Everything is immutable; mappings are replaced, never changed in place.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from enum import Enum
+from functools import cached_property
+from typing import TypeAlias
+
+from ..identity import PeerId
+from ..leader import permutation
+from ..messages import Accepted, Commit, Envelope, Heartbeat, Message, Plan, Ready, Record, SpanResult, Vote
+from ..quorum import Quorum, tolerated_faults
+from ..spans import Complaints
+from ..spec import Genesis
+
+OpenVote: TypeAlias = Callable[[str], tuple[PeerId, Vote]]
+"""Verify one hexadecimal vote envelope of a certificate; raises `InvalidMessage`. Simulators pass a cheaper one."""
+
+
+class IllegalTransition(RuntimeError):
+    """A local event that cannot happen in the present state: a bug in the driver. The state is unchanged."""
+
+
+@dataclass(frozen=True)
+class Rules:
+    """What does not change during a round: the run's genesis and the commit that this round follows."""
+
+    genesis: Genesis
+    me: PeerId
+    round: int
+    parent: str
+    """`content_id` of the parent's record; the run id for round 1."""
+    parent_state: str
+    roster: tuple[PeerId, ...]
+    data_cursor: int
+    lease_samples: int
+    """Samples leased to each roster member for this round."""
+    num_chunks: int
+    fragment: int = 0
+    abstain: bool = False
+    """Never promise or vote in this round: this member's disk has forgotten what it said (S1)."""
+    open_vote: OpenVote | None = None
+
+    @cached_property
+    def run_id(self) -> str:
+        return self.genesis.run_id
+
+    @cached_property
+    def order(self) -> list[PeerId]:
+        """The roster in the order in which its members lead."""
+        return permutation(self.run_id, self.genesis.lineage, self.fragment, self.round, self.roster)
+
+    @cached_property
+    def quorum(self) -> Quorum:
+        num_faults = tolerated_faults(len(self.roster), self.genesis.membership.fault_tolerance)
+        return Quorum(self.roster, num_faults, self.order[0])
+
+    @property
+    def may_vote(self) -> bool:
+        return self.me in self.roster and not self.abstain
+
+    @property
+    def next_cursor(self) -> int:
+        """First sample index after this round's leases."""
+        return self.data_cursor + len(self.roster) * self.lease_samples
+
+    def leader_of(self, ballot: int) -> PeerId:
+        return self.order[ballot % len(self.order)]
+
+    def verified_vote(self, raw: str) -> tuple[PeerId, Vote]:
+        """Voter and vote of a certificate's entry. Raises `InvalidMessage` or ValueError."""
+        if self.open_vote is not None:
+            return self.open_vote(raw)
+        envelope = Envelope.open(bytes.fromhex(raw), run_id=self.run_id)
+        if not isinstance(envelope.body, Vote) or envelope.header.lineage != self.genesis.lineage:
+            raise ValueError("not a vote of this lineage")
+        return envelope.header.sender, envelope.body
+
+
+@dataclass(frozen=True)
+class Acceptor:
+    """What a member has bound itself to in a round. On disk before any message that follows from it is sent."""
+
+    promised: int = 0
+    """No vote below this ballot any more. 0 binds to nothing: ballot 0 needs no promise."""
+    accepted: Accepted | None = None
+    led: int = -1
+    """Highest ballot that this member has led. After a restart it never leads that one again, so that it cannot
+    propose two records at one ballot."""
+
+
+@dataclass(frozen=True)
+class PeerView:
+    """What this member knows of another from its own messages."""
+
+    heard_s: float
+    """Time (the caller's monotonic clock) of the last message."""
+    heartbeat: Heartbeat | None = None
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """The plan that this member is executing or watching."""
+
+    plan: Plan
+    plan_id: str
+    lost: frozenset[int] = frozenset()
+    """Spans whose owner was lost to us."""
+    ended: bool = False
+    """Our part of the exchange is over: what is not held now does not come by itself any more."""
+    done: Mapping[int, SpanResult] = field(default_factory=dict[int, SpanResult])
+    """Results of the spans that we own, kept to repeat them to the leader."""
+
+
+@dataclass(frozen=True)
+class Proposed:
+    """The record that the leader of ``ballot`` asks us to vote for."""
+
+    ballot: int
+    record: Record
+    record_id: str
+
+
+@dataclass(frozen=True)
+class Preparing:
+    """Leader, stage 1: collecting promises."""
+
+    ballot: int
+    promises: Mapping[PeerId, Accepted | None] = field(default_factory=dict[PeerId, Accepted | None])
+
+
+@dataclass(frozen=True)
+class Gathering:
+    """Leader, stage 2: free to plan, waiting for contributions."""
+
+    ballot: int
+
+
+@dataclass(frozen=True)
+class Reducing:
+    """Leader, stage 3: the plan runs; collecting the owners' results."""
+
+    ballot: int
+    plan: Plan
+    plan_id: str
+    started_s: float
+    results: Mapping[int, SpanResult] = field(default_factory=dict[int, SpanResult])
+    failed: frozenset[int] = frozenset()
+    """Spans that a member has newly complained about in this attempt."""
+
+
+@dataclass(frozen=True)
+class Proposing:
+    """Leader, stage 4: collecting votes."""
+
+    ballot: int
+    record: Record
+    record_id: str
+    started_s: float
+    votes: Mapping[PeerId, str] = field(default_factory=dict[PeerId, str])
+    """Hexadecimal vote envelopes by voter."""
+
+
+Lead: TypeAlias = Preparing | Gathering | Reducing | Proposing
+
+
+class Phase(Enum):
+    """Where a member stands in the round (derived from its state; see `RoundState.phase`)."""
+
+    TRAINING = "training"
+    READY = "ready"
+    REDUCING = "reducing"
+    IN_DOUBT = "in doubt"
+    DECIDED = "decided"
+
+
+@dataclass(frozen=True)
+class RoundState:
+    """One member's view of one round."""
+
+    rules: Rules
+    acceptor: Acceptor
+    peers: Mapping[PeerId, PeerView]
+    seen: int = 0
+    """Highest ballot heard of: its owner is the leader we wait for."""
+    deadline_s: float | None = None
+    """When the others may take over from that leader. None while nothing is owed to us."""
+    ready: Ready | None = None
+    ready_since_s: float = 0.0
+    no_quorum_since_s: float | None = None
+    enough_since_s: float | None = None
+    """Since when a quorum has been ready (the grace for stragglers runs from here)."""
+    readies: Mapping[PeerId, Ready] = field(default_factory=dict[PeerId, Ready])
+    attempt: Attempt | None = None
+    held: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
+    """Plan id → digests of the span results that are durable here."""
+    proposed: Proposed | None = None
+    fetching: str | None = None
+    """Record whose results are being fetched."""
+    lead: Lead | None = None
+    complaints: Complaints = frozenset()
+    repeated_s: float = 0.0
+    """When messages were last repeated."""
+    decided: Commit | None = None
+
+    @property
+    def phase(self) -> Phase:
+        if self.decided is not None:
+            return Phase.DECIDED
+        if self.acceptor.accepted is not None:
+            return Phase.IN_DOUBT
+        if self.attempt is not None and self.attempt.plan.ballot == self.seen:
+            return Phase.REDUCING
+        return Phase.TRAINING if self.ready is None else Phase.READY
+
+    def holds(self, record: Record) -> bool:
+        """Whether every span's bytes are durable here (S2)."""
+        digests = tuple(result.digest for result in record.results)
+        return self.held.get(record.plan.content_id()) == digests
+
+
+# --- events -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Received:
+    """A verified message for this round (or a heartbeat). ``raw`` is its envelope, which certificates quote."""
+
+    sender: PeerId
+    body: Message
+    raw: bytes
+
+
+@dataclass(frozen=True)
+class Tick:
+    """Time has passed. Needed a few times per heartbeat interval."""
+
+
+@dataclass(frozen=True)
+class Woke:
+    """This process did not run for a while (suspended): silence of the others proves nothing."""
+
+
+@dataclass(frozen=True)
+class Contributed:
+    """Our contribution is encoded and kept until the round ends or is given up."""
+
+    ready: Ready
+
+
+@dataclass(frozen=True)
+class SpanReduced:
+    """We own a span and have finished it."""
+
+    result: SpanResult
+
+
+@dataclass(frozen=True)
+class SpanLost:
+    """The owner of a span is lost to us."""
+
+    plan_id: str
+    span: int
+    why: str
+
+
+@dataclass(frozen=True)
+class ExchangeEnded:
+    """Our part of a plan's all-reduce is over, complete or not (an owner may have gone on without us)."""
+
+    plan_id: str
+
+
+@dataclass(frozen=True)
+class ResultsHeld:
+    """Every span result of a plan is durable here: exchanged, fetched, or found on disk after a restart."""
+
+    plan_id: str
+    digests: tuple[str, ...]
+
+
+Event: TypeAlias = Received | Tick | Woke | Contributed | SpanReduced | SpanLost | ExchangeEnded | ResultsHeld
+
+# --- actions ----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Persist:
+    """Write the acceptor to disk, fsync included, before any later action of the same list."""
+
+    acceptor: Acceptor
+
+
+@dataclass(frozen=True)
+class Send:
+    """Send a message to peers; one to ourselves comes back as `Received`. Best effort: the machine repeats itself."""
+
+    to: tuple[PeerId, ...]
+    message: Message
+
+
+@dataclass(frozen=True)
+class StartExchange:
+    """Run the plan's all-reduce, and feed back `SpanReduced`, `SpanLost`, `ResultsHeld`, `ExchangeEnded`."""
+
+    plan: Plan
+
+
+@dataclass(frozen=True)
+class CancelExchange:
+    """Stop the plan's all-reduce; keep what it has written until the round is decided."""
+
+    plan_id: str
+
+
+@dataclass(frozen=True)
+class FetchResults:
+    """Get the record's span results from whoever has them, by digest, and feed back `ResultsHeld`."""
+
+    record: Record
+
+
+@dataclass(frozen=True)
+class Decide:
+    """The round is decided: fetch what is missing and apply it. The machine is finished."""
+
+    commit: Commit
+
+
+@dataclass(frozen=True)
+class GiveUp:
+    """Our contribution is withdrawn (S3: nothing has changed); a later one may follow in the same round."""
+
+    reason: str
+
+
+Action: TypeAlias = Persist | Send | StartExchange | CancelExchange | FetchResults | Decide | GiveUp
+Step: TypeAlias = tuple[RoundState, tuple[Action, ...]]
