@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -120,9 +120,12 @@ class Session:
         store: CheckpointStore | None = None,
         save_interval_s: float = 60.0,
         clock: Callable[[], float] = time.monotonic,
+        note: Mapping[str, Any] | None = None,
     ) -> None:
+        """``note`` is put into every checkpoint's state, for whoever loads it."""
         self.loop, self.reducer, self.store = loop, reducer, store
         self._inner = loop.config.inner
+        self._note = dict(note or {})
         self._save_interval_s, self._clock, self._saved_at = save_interval_s, clock, clock()
         self._work: Work | None = None
         self._anchor = np.zeros(loop.layout.num_elements, np.float32)
@@ -296,7 +299,7 @@ class Session:
         tensors |= self.loop.optimizer_tensors() | self.reducer.checkpoint_tensors()
         if self._carry:
             tensors["carry"] = self._carry.delta
-        return tensors, {
+        return tensors, self._note | {
             "round": work.round,
             "lease": [work.lease.first, work.lease.count],
             "lease_step": work.lease_step,

@@ -177,16 +177,31 @@ def test_the_anchor_is_evaluated_whatever_is_being_trained(config, anchors, run,
     assert evaluation.validation_loss == loop.evaluate(anchors[0]).loss
 
 
-def test_it_saves_on_request_at_the_end_and_at_most_every_interval(anchors, run, tmp_path):
+def steps_before_saves(script):
+    done, at = 0, []
+    for report in script.reports:
+        done += isinstance(report, Progress)
+        if isinstance(report, Saved):
+            at.append(done)
+    return at
+
+
+def test_it_saves_on_request_and_at_the_end(anchors, run, tmp_path):
+    script = Script(anchors, [Stop()], between={(1, 1): Save()})
+    run(script, CheckpointStore(tmp_path, "inner"))
+    assert steps_before_saves(script) == [1, 4]
+
+
+def test_it_saves_at_most_every_interval(anchors, run, tmp_path):
     now = [0.0]
 
     def clock():
-        now[0] += 1.0  # two readings and a third for the interval: three seconds a step
+        now[0] += 1.0  # read three times a step, and once by a save
         return now[0]
 
-    script = Script(anchors, [Stop()], between={(1, 1): Save()})
+    script = Script(anchors, [committed(1)])
     run(script, CheckpointStore(tmp_path, "inner"), save_interval_s=7.0, clock=clock)
-    assert 3 <= len(script.heard(Saved)) <= 4
+    assert steps_before_saves(script) == [3, 6]
 
 
 def interrupted(run, tmp_path, anchors, between, **fields):
