@@ -84,7 +84,7 @@ const captionOf = (phase, isNow, isFrozen, isNarrow) => {
     const elapsed = minutesSeconds(Math.max(0, -secondsTo(phase.started_at)));
     return usual === null || isNarrow ? elapsed : `${elapsed} of ${minutesSeconds(usual)}`;
   }
-  return usual === null ? '' : isNarrow ? expected(usual) : `about ${expected(usual)}`;
+  return usual === null ? '' : isNarrow || usual < 0.05 ? expected(usual) : `about ${expected(usual)}`;
 };
 
 const drawBar = (view, width) => {
