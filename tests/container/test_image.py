@@ -126,14 +126,14 @@ def wait_until_healthy(container: subprocess.Popen[str], deadline_s: float = 120
 
 
 WAITS_FOR_A_SIGNAL = """
-import os, pathlib, signal, sys, time
-signal.signal(signal.SIGTERM, lambda *_: None)
+import os, pathlib, signal, sys
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
 if os.fork() == 0:          # a child that leaves an orphan behind, which nobody but PID 1 can reap
     os.fork()
     os._exit(0)
 os.wait()
 print("ready", flush=True)
-signal.pause()
+signal.sigwait([signal.SIGTERM])
 states = [path.read_text().split()[2] for path in pathlib.Path("/proc").glob("[0-9]*/stat")]
 sys.exit(3 if "Z" in states else 7)
 """
