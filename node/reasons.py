@@ -113,6 +113,8 @@ class Explanation:
     sentence: str
     live_sentence: str
     """The same with ``{eta}`` or ``{about}`` left in, for a reader that counts down by itself."""
+    timeless_sentence: str
+    """The same without a time, for a reader that no longer knows what time it is."""
     fix: str
     severity: Severity
     is_normal: bool
@@ -230,7 +232,7 @@ REASONS: Mapping[Reason, ReasonText] = {
     ),
     Reason.ALONE: ReasonText(
         "No other peer answers, so you train alone; your work joins the swarm when one does.",
-        fix="Next try {eta}. At most one round of work is carried over.",
+        fix="At most one round of work is carried over when it does.",
         severity="warning",
         is_normal=False,
         exit_code=EXIT_DEGRADED,
@@ -346,7 +348,8 @@ def explain(
     return Explanation(
         sentence=_fill(template, values, eta_s),
         live_sentence=_fill_except_eta(template, values),
-        fix=_fill(fix, values, eta_s) if "{eta}" not in fix or eta_s is not None else "",
+        timeless_sentence=_fill_except_eta(about.without_end or about.text, values),
+        fix=_fill(fix, values, None),
         severity=of_reason.severity if of_reason else "error" if failed else "info",
         is_normal=of_reason.is_normal if of_reason else not failed,
         tone="sand" if reason is Reason.ALONE else of_state.tone,

@@ -77,6 +77,8 @@ class StateInfo(Value):
     reason: Reason | None = None
     sentence: str = ""
     live_sentence: str = ""
+    timeless_sentence: str = ""
+    """For a reader whose stream broke: no time is in it."""
     fix: str = ""
     severity: Severity = "info"
     is_normal: bool = True

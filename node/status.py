@@ -100,6 +100,7 @@ class StatusBoard:
             reason=reason,
             sentence=said.sentence,
             live_sentence=said.live_sentence,
+            timeless_sentence=said.timeless_sentence,
             fix=said.fix,
             severity=said.severity,
             is_normal=said.is_normal,

@@ -269,6 +269,30 @@ class CommitRequest(Message):
     round: Round
 
 
+def round_of(body: Message) -> int:
+    """The round that a message belongs to; for a heartbeat the last one that its sender has applied."""
+    match body:
+        case PlanMessage():
+            return body.plan.round
+        case Proposal() | Commit():
+            return body.record.plan.round
+        case (
+            Heartbeat()
+            | Ready()
+            | SpanDone()
+            | SpanFailed()
+            | Vote()
+            | Prepare()
+            | Promise()
+            | Nack()
+            | Attest()
+            | CommitRequest()
+        ):
+            return body.round
+        case _:
+            raise TypeError(f"{type(body).__name__} belongs to no round")
+
+
 AnyMessage = Annotated[
     Heartbeat
     | Ready
@@ -296,7 +320,7 @@ class Header(Frozen):
     lineage: Count
     sender: Peer
     sequence: Count
-    """Strictly increasing per sender over restarts (nanoseconds since 1970 at start, then counting)."""
+    """Strictly increasing per sender over restarts (microseconds since 1970 at start, then counting)."""
     expires_unix_s: Annotated[float, Field(ge=0, le=1e11)]
 
 

@@ -24,10 +24,11 @@ import numpy as np
 from blake3 import blake3
 from numpy.typing import NDArray
 from safetensors import SafetensorError
-from safetensors.numpy import load_file, save_file
+from safetensors.numpy import load_file
 
-RETRY_DELAYS_S = (0.1, 1.0)  # a transient error of a disk or a network file system is over by then, or it is none
-_LASTING_ERRORS = {errno.ENOSPC, errno.EDQUOT, errno.EROFS, errno.EACCES, errno.EPERM, errno.EFBIG}
+RETRY_DELAYS_S = (0.1, 1.0)  # a hiccup of a disk or a network file system is over by then, or it is none
+_DTYPES = {"<f4": "F32", "<f8": "F64", "<i8": "I64", "<i4": "I32", "|i1": "I8", "|u1": "U8"}
+_TRANSIENT_ERRORS = {errno.EIO, errno.EAGAIN, errno.EINTR, errno.EBUSY, errno.ETIMEDOUT, errno.ESTALE}
 
 
 class CheckpointError(ValueError):
@@ -92,7 +93,7 @@ class CheckpointStore:
                 saved = self._write(tensors, state)
             except OSError as error:
                 self._remove_litter()
-                if delay_s is None or error.errno in _LASTING_ERRORS:
+                if delay_s is None or error.errno not in _TRANSIENT_ERRORS:
                     return self._failed(error)
                 self.sleep(delay_s)
             else:
@@ -125,12 +126,12 @@ class CheckpointStore:
 
     def _write(self, tensors: Mapping[str, NDArray], state: Mapping[str, Any]) -> Saved:
         self.folder.mkdir(parents=True, exist_ok=True)
+        self._prune()  # what saves that were killed have left
         number = max((number for number, _ in self._files()), default=0) + 1
         path = self._data_path(number)
         temporary = path.with_name(f".{path.name}.tmp")
-        save_tensors({name: np.ascontiguousarray(value) for name, value in tensors.items()}, temporary)
-        _sync(temporary)
-        manifest = {"bytes": temporary.stat().st_size, "blake3": _digest(temporary), "state": dict(state)}
+        digest = write_tensors(tensors, temporary)
+        manifest = {"bytes": temporary.stat().st_size, "blake3": digest, "state": dict(state)}
         self.on_point("checkpoint.saving")
         _publish(temporary, path)
         temporary.write_text(json.dumps(manifest, allow_nan=False))
@@ -190,14 +191,31 @@ class CheckpointStore:
 _NEXT_STEP = "the previous checkpoint is used if there is one, otherwise the state is loaded from the swarm"
 
 
-def save_tensors(tensors: dict[str, NDArray], path: Path) -> None:
-    """Write ``tensors`` to ``path``. Raises OSError, with its number where the library keeps it."""
-    try:
-        save_file(tensors, path)
-    except SafetensorError as error:
-        number = re.search(r"os error (\d+)", str(error))
-        code = int(number[1]) if number else errno.EIO
-        raise OSError(code, os.strerror(code), str(path)) from error
+def write_tensors(tensors: Mapping[str, NDArray], path: Path) -> str:
+    """Write ``tensors`` as a safetensors file, durably; returns its BLAKE3 digest. Raises OSError.
+
+    By hand, because the library's writer leaves a nameless temporary file when it is killed, hides the error number,
+    and would have to be read back to be hashed. The format: header length (8 bytes), JSON header, raw tensors.
+    """
+    arrays = {name: np.asarray(value, order="C") for name, value in sorted(tensors.items())}
+    digest = blake3()
+    with path.open("wb") as file:
+        for data in (_header(arrays), *(memoryview(array).cast("B") for array in arrays.values() if array.size)):
+            file.write(data)
+            digest.update(data)
+        file.flush()
+        os.fsync(file.fileno())
+    return digest.hexdigest()
+
+
+def _header(arrays: dict[str, NDArray]) -> bytes:
+    entries, end = {}, 0
+    for name, array in arrays.items():
+        start, end = end, end + array.nbytes
+        entries[name] = {"dtype": _DTYPES[array.dtype.str], "shape": array.shape, "data_offsets": [start, end]}
+    text = json.dumps(entries).encode()
+    text += b" " * (-len(text) % 8)  # aligns the tensors
+    return len(text).to_bytes(8, "little") + text
 
 
 def _verify(path: Path, manifest: dict[str, Any]) -> None:

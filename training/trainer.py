@@ -10,6 +10,7 @@ from __future__ import annotations
 import argparse
 import contextlib
 import ctypes
+import math
 import os
 import signal
 import socket
@@ -43,6 +44,8 @@ class ChannelReducer:
     grid: ChunkLayout
     generation: int = 0
     """From the daemon's last event: seals the next contribution."""
+    nan_round: int = 0
+    """Fault injection: the first contribution of this round gets a NaN (``ATOLL_NAN_AT``; 0: never)."""
 
     def load_anchor(self, round: int) -> NDArray[np.float32]:  # noqa: A002
         """The sealed anchor of ``round``. Raises `NotSealed`."""
@@ -50,6 +53,9 @@ class ChannelReducer:
 
     def reduce(self, contribution: PseudoGradient) -> Event:
         """Encode into the shared buffer, seal, say so, and wait for the next event."""
+        if contribution.round == self.nan_round:
+            self.nan_round = 0
+            contribution.delta[0] = math.nan
         self._write(contribution)
         self.report(
             Ready(
@@ -107,7 +113,7 @@ def run_trainer(channel: TrainerChannel, buffers: SharedBuffers, spec: TrainerSp
     loop = InnerLoop(config, data, choose_device(spec.device))
     grid = ChunkLayout(loop.layout.num_elements, spec.chunk_elements, codec(spec.codec))
     require_geometry(buffers, grid)
-    reducer = ChannelReducer(channel, buffers, grid)
+    reducer = ChannelReducer(channel, buffers, grid, nan_round=int(os.environ.get("ATOLL_NAN_AT", "0")))
     store = CheckpointStore(folder, "inner", on_warning=lambda text: reducer.report(Warned(text=text)))
     session = Session(loop, reducer, store, spec.save_interval_s)
     checkpoint = load_inner(store, grid.num_elements)

@@ -17,6 +17,7 @@ commit names (S1). Every member is contributor, acceptor and learner; whoever ow
 | PlanMessage      | any, ballot ≥ promised | cancel a lower attempt, start this exchange (REDUCING)                |
 | SpanReduced      | owner in this attempt  | SpanDone to the leader                                                |
 | SpanLost         | in this attempt        | SpanFailed to the leader, who takes a new ballot without that owner   |
+| ExchangeEnded    | in this attempt        | a proposal that still lacks results here is fetched                   |
 | Prepare          | ballot ≥ promised      | persist the promise, then Promise (with what was accepted, if any)    |
 | Proposal         | ballot ≥ promised      | results durable here: persist, then Vote (IN_DOUBT); else fetch first |
 | ResultsHeld      | proposal waiting       | persist, then Vote (IN_DOUBT)                                         |
@@ -42,6 +43,7 @@ from .values import (
     Contributed,
     Decide,
     Event,
+    ExchangeEnded,
     FetchResults,
     GiveUp,
     IllegalTransition,
@@ -69,6 +71,7 @@ __all__ = [
     "Contributed",
     "Decide",
     "Event",
+    "ExchangeEnded",
     "FetchResults",
     "GiveUp",
     "IllegalTransition",

@@ -64,7 +64,7 @@ def vote_or_fetch(state: RoundState) -> Step:
 def _is_arriving(state: RoundState, proposed: Proposed) -> bool:
     """Whether our own exchange of the record's plan still runs and has lost nothing."""
     attempt, plan = state.attempt, proposed.record.plan
-    if attempt is None or attempt.plan != plan or attempt.lost or attempt.plan_id in state.held:
+    if attempt is None or attempt.plan != plan or attempt.lost or attempt.ended:
         return False
     return any(member.peer == state.rules.me for member in plan.members)
 

@@ -206,7 +206,7 @@ def _may_propose(state: RoundState, lead: Reducing) -> bool:
     takes_part = any(member.peer == state.rules.me for member in lead.plan.members)
     if not takes_part or lead.plan_id in state.held:
         return True
-    return attempt is not None and attempt.plan_id == lead.plan_id and bool(attempt.lost)
+    return attempt is not None and attempt.plan_id == lead.plan_id and (bool(attempt.lost) or attempt.ended)
 
 
 def _propose(state: RoundState, ballot: int, record: Record, now: float) -> Step:

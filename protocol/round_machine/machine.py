@@ -27,6 +27,7 @@ from .values import (
     Acceptor,
     Contributed,
     Event,
+    ExchangeEnded,
     PeerView,
     Phase,
     Received,
@@ -80,6 +81,8 @@ def _handle(state: RoundState, event: Event, now: float) -> Step:
             return member.on_span_reduced(state, event)
         case SpanLost():
             return member.on_span_lost(state, event)
+        case ExchangeEnded():
+            return member.on_exchange_ended(state, event)
         case ResultsHeld():
             return member.on_results_held(state, event)
         case _:

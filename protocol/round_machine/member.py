@@ -16,6 +16,7 @@ from .values import (
     CancelExchange,
     Contributed,
     Decide,
+    ExchangeEnded,
     GiveUp,
     IllegalTransition,
     PeerView,
@@ -107,6 +108,13 @@ def on_span_lost(state: RoundState, event: SpanLost) -> Step:
     complaint = SpanFailed(plan=event.plan_id, round=state.rules.round, span=event.span, why=event.why[:200])
     state, actions = vote_or_fetch(state)
     return state, (Send((attempt.plan.leader,), complaint), *actions)
+
+
+def on_exchange_ended(state: RoundState, event: ExchangeEnded) -> Step:
+    attempt = state.attempt
+    if attempt is None or attempt.plan_id != event.plan_id:
+        return state, ()
+    return vote_or_fetch(replace(state, attempt=replace(attempt, ended=True)))
 
 
 def on_results_held(state: RoundState, event: ResultsHeld) -> Step:

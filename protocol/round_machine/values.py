@@ -111,6 +111,8 @@ class Attempt:
     plan_id: str
     lost: frozenset[int] = frozenset()
     """Spans whose owner was lost to us."""
+    ended: bool = False
+    """Our part of the exchange is over: what is not held now does not come by itself any more."""
     done: Mapping[int, SpanResult] = field(default_factory=dict[int, SpanResult])
     """Results of the spans that we own, kept to repeat them to the leader."""
 
@@ -268,6 +270,13 @@ class SpanLost:
 
 
 @dataclass(frozen=True)
+class ExchangeEnded:
+    """Our part of a plan's all-reduce is over, complete or not (an owner may have gone on without us)."""
+
+    plan_id: str
+
+
+@dataclass(frozen=True)
 class ResultsHeld:
     """Every span result of a plan is durable here: exchanged, fetched, or found on disk after a restart."""
 
@@ -275,7 +284,7 @@ class ResultsHeld:
     digests: tuple[str, ...]
 
 
-Event: TypeAlias = Received | Tick | Woke | Contributed | SpanReduced | SpanLost | ResultsHeld
+Event: TypeAlias = Received | Tick | Woke | Contributed | SpanReduced | SpanLost | ExchangeEnded | ResultsHeld
 
 # --- actions ----------------------------------------------------------------------------------------------------------
 
@@ -297,7 +306,7 @@ class Send:
 
 @dataclass(frozen=True)
 class StartExchange:
-    """Run the plan's all-reduce, and feed back `SpanReduced`, `SpanLost` and at last `ResultsHeld`."""
+    """Run the plan's all-reduce, and feed back `SpanReduced`, `SpanLost`, `ResultsHeld`, `ExchangeEnded`."""
 
     plan: Plan
 

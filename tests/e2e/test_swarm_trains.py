@@ -62,7 +62,9 @@ def test_a_node_that_computes_other_bits_is_noticed(tmp_path: Path) -> None:
         nodes[0].start()
         nodes[1].start()
         nodes[2].start(patch="tests.e2e.patches:flip_one_bit_of_the_anchor")
-        nodes[2].wait_for("the disagreement", lambda events: [e for e in events if e.get("reason") == "state_disagrees"], 60)
+        nodes[2].wait_for(
+            "the disagreement", lambda events: [e for e in events if e.get("reason") == "state_disagrees"], 60
+        )
         with pytest.raises(AssertionError, match="state hashes differ"):
             check_hashes(nodes)
 

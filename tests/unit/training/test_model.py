@@ -87,9 +87,9 @@ def test_parameters_and_gradients_are_views_of_flat_vectors():
 
 
 def test_a_model_that_is_not_the_layout_is_refused_and_the_parameter_named():
-    with pytest.raises(ValueError, match="differ in blocks.0.feed_forward.down.weight"):
-        flat = torch.zeros(FlatLayout.of(MODEL).num_elements)
-        build_model(MODEL.model_copy(update={"hidden_dim": 21}), FlatLayout.of(MODEL), flat, flat.clone())
+    flat, wider = torch.zeros(FlatLayout.of(MODEL).num_elements), MODEL.model_copy(update={"hidden_dim": 21})
+    with pytest.raises(ValueError, match=r"differ in blocks\.0\.feed_forward\.down\.weight"):
+        build_model(wider, FlatLayout.of(MODEL), flat, flat.clone())
 
 
 def test_a_part_can_be_replaced_alone():

@@ -1,5 +1,7 @@
 from __future__ import annotations
 
+from itertools import pairwise
+
 import numpy as np
 import pytest
 import torch
@@ -85,7 +87,7 @@ def test_the_grid_covers_everything_once_with_a_shorter_last_chunk():
     assert grid.num_chunks == 4
     assert [grid.elements(c).stop - grid.elements(c).start for c in range(4)] == [300, 300, 300, 100]
     ranges = [grid.encoded_range(c) for c in range(4)]
-    assert all(a.stop == b.start for a, b in zip(ranges, ranges[1:], strict=False))
+    assert all(a.stop == b.start for a, b in pairwise(ranges))
     assert grid.encoded_bytes == ranges[-1].stop == 3 * (300 + 4) + 100 + 2
 
 

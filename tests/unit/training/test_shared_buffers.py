@@ -79,10 +79,11 @@ def test_readers_cannot_write(buffers):
 
 
 def test_a_foreign_file_is_refused():
-    with tempfile.TemporaryFile() as file, pytest.raises(ValueError, match="does not hold shared buffers"):
+    with tempfile.TemporaryFile() as file:
         file.write(b"x" * 8192)
         file.flush()
-        SharedBuffers.attach(file.fileno())
+        with pytest.raises(ValueError, match="does not hold shared buffers"):
+            SharedBuffers.attach(file.fileno())
 
 
 def test_buffers_in_a_folder_leave_no_name_behind(tmp_path):

@@ -1,0 +1,41 @@
+"""Signed state hashes of recent rounds: they certify snapshots, and show a replica that has gone astray (S4)."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+from .identity import PeerId
+from .messages import Attest, Envelope
+
+KEEP_ROUNDS = 8
+
+
+class Attestations:
+    """The newest rounds' `Attest` envelopes, by round and sender."""
+
+    def __init__(self) -> None:
+        self._rounds: dict[int, dict[PeerId, tuple[Attest, bytes]]] = {}
+
+    def add(self, envelope: Envelope) -> None:
+        """Keep a verified attestation; of an older one than `KEEP_ROUNDS`, nothing is kept."""
+        body = envelope.body
+        if not isinstance(body, Attest):
+            raise TypeError(f"{type(body).__name__} is no attestation")
+        if self._rounds and body.round <= max(self._rounds) - KEEP_ROUNDS:
+            return
+        self._rounds.setdefault(body.round, {})[envelope.header.sender] = (body, envelope.raw)
+        for number in [number for number in self._rounds if number <= max(self._rounds) - KEEP_ROUNDS]:
+            del self._rounds[number]
+
+    def envelopes(self, round_number: int) -> dict[PeerId, bytes]:
+        """Signed attestations of a round, as their senders signed them."""
+        return {peer: raw for peer, (_, raw) in self._rounds.get(round_number, {}).items()}
+
+    def majority(self, round_number: int, record: str, roster: tuple[PeerId, ...]) -> str | None:
+        """The state hash that more than half of ``roster`` state after ``record``, if there is one."""
+        attests = self._rounds.get(round_number, {})
+        votes = Counter(
+            body.state_hash for peer, (body, _) in attests.items() if peer in roster and body.record == record
+        )
+        found = [state_hash for state_hash, count in votes.items() if 2 * count > len(roster)]
+        return found[0] if found else None

@@ -1,0 +1,91 @@
+"""Sealing our own messages and accepting those of others: sequence numbers, expiry, replay.
+
+A direct message must come from the peer that the connection authenticates, so only the sender itself could repeat it;
+records from the directory pass through strangers. Both must carry a higher sequence number than the last one of that
+sender. The directory has a guard of its own, since its records arrive late by nature.
+
+Clocks only expire things: `LIFETIME_S` is long enough for two clocks that are an hour off each way.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from pathlib import Path
+
+from .identity import Identity, PeerId
+from .messages import Envelope, Header, InvalidMessage, Message, seal
+from .transport import RemoteProtocolError
+
+LIFETIME_S = 3 * 3600.0
+
+
+RESERVED_SEQUENCES = 1 << 32
+"""More messages than a process sends in its life."""
+
+
+def reserve_sequences(path: Path, now_unix_s: float) -> int:
+    """First sequence number of this process: beyond those of earlier ones, even if the clock has been set back.
+
+    Microseconds since 1970, or the end of what an earlier process has reserved in ``path``.
+    """
+    reserved = int(path.read_text() or "0") if path.exists() else 0
+    first = max(int(now_unix_s * 1e6), reserved)
+    temporary = path.with_suffix(".tmp")
+    temporary.write_text(str(first + RESERVED_SEQUENCES))
+    temporary.replace(path)
+    return first
+
+
+class Sealer:
+    """Signs this node's messages, with sequence numbers that also increase over restarts."""
+
+    def __init__(
+        self, identity: Identity, run_id: str, lineage: int, first_sequence: int, wall_clock: Callable[[], float]
+    ) -> None:
+        self._identity, self._run_id, self._lineage, self._wall_clock = identity, run_id, lineage, wall_clock
+        self._sequence = first_sequence
+
+    def seal(self, body: Message) -> bytes:
+        """Wire form of ``body``."""
+        self._sequence += 1
+        header = Header(
+            run_id=self._run_id,
+            lineage=self._lineage,
+            sender=self._identity.peer_id,
+            sequence=self._sequence,
+            expires_unix_s=max(0.0, self._wall_clock() + LIFETIME_S),
+        )
+        return seal(self._identity, header, body)
+
+
+class Guard:
+    """Opens messages of others, each at most once and in order per sender."""
+
+    def __init__(self, run_id: str, lineage: int, max_senders: int = 4096) -> None:
+        self._run_id, self._lineage, self._max_senders = run_id, lineage, max_senders
+        self._last: dict[PeerId, int] = {}
+
+    def open(self, raw: bytes, now_unix_s: float, remote: PeerId | None = None) -> Envelope:
+        """Verified message. ``remote`` is the connection's peer, None for records from the directory.
+
+        Raises `InvalidMessage` for what is malformed, foreign, expired or replayed, `RemoteProtocolError` if ``remote``
+        speaks in another's name.
+        """
+        envelope = Envelope.open(raw, run_id=self._run_id, now_unix_s=now_unix_s)
+        header = envelope.header
+        if remote is not None and header.sender != remote:
+            raise RemoteProtocolError(remote, "sender", f"sent a message of …{header.sender[-5:]}")
+        if header.lineage != self._lineage:
+            raise InvalidMessage(f"message of lineage {header.lineage}, ours is {self._lineage}")
+        if header.expires_unix_s > now_unix_s + 2 * LIFETIME_S:
+            raise InvalidMessage(f"message of …{header.sender[-5:]} expires too far in the future")
+        if header.sequence <= self._last.get(header.sender, -1):
+            raise InvalidMessage(f"message of …{header.sender[-5:]} is a replay")
+        self._remember(header.sender, header.sequence)
+        return envelope
+
+    def _remember(self, sender: PeerId, sequence: int) -> None:
+        self._last.pop(sender, None)
+        self._last[sender] = sequence
+        if len(self._last) > self._max_senders:
+            del self._last[next(iter(self._last))]  # the one longest silent

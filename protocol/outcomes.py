@@ -1,0 +1,61 @@
+"""What the round driver tells the node: journal points, and what became of a contribution."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from .identity import PeerId
+from .messages import Commit
+
+
+@dataclass(frozen=True)
+class RoundEvent:
+    """Something that happened. Points of a round, in order: ``round.plan_sent`` and ``round.proposed`` (leader),
+    ``exchange.sending``, ``exchange.reducing`` (owner), ``round.voted``, ``round.committed``, ``round.applied``.
+
+    Others: ``round.aborted``, ``exchange.lost``, ``exchange.excluded``, ``exchange.failed``, ``peer.rejected``,
+    ``peer.unreachable``, ``state.disagrees``, ``state.syncing``, ``votes.unwritable``, ``votes.abstaining``,
+    ``node.woke``.
+    """
+
+    point: str
+    round: int
+    """The round that was worked on."""
+    fields: Mapping[str, object] = field(default_factory=dict[str, object])
+
+
+@dataclass(frozen=True)
+class Committed:
+    """The round is decided and applied."""
+
+    commit: Commit
+    state_hash: str
+    included_spans: tuple[bool, ...]
+    """Per span of the plan: whether our contribution is part of its mean."""
+
+    @property
+    def counted(self) -> bool:
+        """Whether any span includes our contribution. If not, it is a carry (S6)."""
+        return any(self.included_spans)
+
+
+@dataclass(frozen=True)
+class Aborted:
+    """Our contribution was withdrawn and nothing has changed (S3); go on training and contribute again."""
+
+    reason: str
+
+
+Outcome: TypeAlias = Committed | Aborted
+
+
+def committed(commit: Commit, state_hash: str, me: PeerId, commitment: str | None = None) -> Committed:
+    """Outcome of ``commit`` for ``me`` (and exactly the contribution with ``commitment``, if given)."""
+    plan = commit.record.plan
+    for index, member in enumerate(plan.members):
+        if member.peer == me and commitment in (None, member.commitment):
+            included = tuple(result.included[index] for result in commit.record.results)
+            return Committed(commit, state_hash, included)
+    return Committed(commit, state_hash, (False,) * len(plan.spans))

@@ -1,0 +1,178 @@
+"""Performs what the round machine asks of the all-reduce: one exchange at a time, and fetches of missing results."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+
+from . import exchange as xchg
+from .chunks import ChunkGrid, Contribution
+from .exchange import Exchange, ExchangeCounters, ExchangeEvent, ExchangeSettings, SpanInbox
+from .identity import PeerId
+from .messages import Plan, Record
+from .results import ResultStore
+from .round_machine import Event, ExchangeEnded, ResultsHeld, SpanLost, SpanReduced
+from .span_fetch import ResultServer, fetch_missing
+from .transport import RemoteProtocolError, Transport
+
+_RETRY_S = 0.5
+
+
+class Reduction:
+    """The round driver's hands. ``feed`` takes machine events, ``observe`` (point, fields) journal points."""
+
+    def __init__(
+        self,
+        me: PeerId,
+        grid: ChunkGrid,
+        transport: Transport,
+        store: ResultStore,
+        executor: Executor,
+        settings: ExchangeSettings,
+        feed: Callable[[Event], None],
+        observe: Callable[[str, dict[str, object]], None],
+        peers: Callable[[], Sequence[PeerId]],
+    ) -> None:
+        self._me, self._grid, self._transport, self._store = me, grid, transport, store
+        self._executor, self._settings = executor, settings
+        self._feed, self._observe, self._peers = feed, observe, peers
+        self._inbox = SpanInbox(transport, grid, settings)
+        self._server = ResultServer(transport, store)
+        self._exchanges: dict[str, asyncio.Task[None]] = {}
+        self._fetches: dict[str, asyncio.Task[None]] = {}
+        self.counters: ExchangeCounters | None = None
+        """Of the exchange that ran last."""
+
+    def start(self, plan: Plan, contribution: Contribution | None) -> None:
+        """Begin a plan's exchange."""
+        plan_id = plan.content_id()
+        task = asyncio.create_task(self._run(plan, plan_id, contribution))
+        self._exchanges[plan_id] = task
+        task.add_done_callback(lambda _: self._exchanges.pop(plan_id, None))
+
+    def cancel(self, plan_id: str) -> None:
+        """Stop an exchange; what is held stays until the round is decided."""
+        if task := self._exchanges.get(plan_id):
+            task.cancel()
+
+    def fetch(self, record: Record) -> None:
+        """Get missing results in the background and report `ResultsHeld`."""
+        record_id = record.content_id()
+        if record_id not in self._fetches:
+            task = asyncio.create_task(self._fetch(record))
+            self._fetches[record_id] = task
+            task.add_done_callback(lambda _: self._fetches.pop(record_id, None))
+
+    async def obtain(self, record: Record, patience_s: float) -> memoryview | None:
+        """Encoded mean of ``record``, fetched if need be; None if nobody could serve it within ``patience_s``."""
+        try:
+            async with asyncio.timeout(patience_s):
+                await self._complete(record)
+        except TimeoutError:
+            return None
+        return self._store.mean(record)
+
+    def report_held(self, record: Record) -> None:
+        """Tell the machine after a restart what the disk still holds."""
+        if not self._store.missing(record):
+            self._feed(_held(record))
+
+    def decided(self, record: Record) -> None:
+        """The round is over: forget rival attempts and old rounds. The exchange of ``record`` itself may go on and
+        serve members that are slower than the quorum."""
+        plan_id, record_id = record.plan.content_id(), record.content_id()
+        rivals = [task for other, task in self._exchanges.items() if other != plan_id]
+        for task in (*rivals, *(task for other, task in self._fetches.items() if other != record_id)):
+            task.cancel()
+        self._store.prune(record)
+
+    async def close(self) -> None:
+        tasks = [*self._exchanges.values(), *self._fetches.values()]
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+    # --- inside -------------------------------------------------------------------------------------------------------
+
+    async def _run(self, plan: Plan, plan_id: str, contribution: Contribution | None) -> None:
+        translate = _Translator(plan, plan_id, self._feed, self._observe)
+        try:
+            exchange = Exchange(
+                plan,
+                self._me,
+                contribution,
+                self._grid,
+                self._transport,
+                self._inbox,
+                self._store.attempt(plan),
+                translate,
+                self._settings,
+                self._executor,
+            )
+            self.counters = exchange.counters
+            await exchange.run()
+        except OSError as error:
+            self._observe("exchange.failed", {"why": f"cannot keep results on disk: {error.strerror}"})
+        except RemoteProtocolError as error:
+            self._observe("peer.rejected", {"peer": error.peer, "rule": error.rule, "detail": error.detail})
+        self._feed(ExchangeEnded(plan_id))
+
+    async def _fetch(self, record: Record) -> None:
+        await self._complete(record)
+        self._feed(_held(record))
+
+    async def _complete(self, record: Record) -> None:
+        """Until every span is durable here: from a running exchange, or from whoever has it."""
+        running = self._exchanges.get(record.plan.content_id())
+        while self._store.missing(record):
+            if running is not None and not running.done():
+                await asyncio.wait({running}, timeout=_RETRY_S)
+                if not self._store.missing(record):
+                    return
+            others = [peer for peer in self._peers() if peer != self._me]
+            if not await fetch_missing(self._transport, self._store, record, others):
+                await asyncio.sleep(_RETRY_S)
+
+
+def _held(record: Record) -> ResultsHeld:
+    return ResultsHeld(record.plan.content_id(), tuple(result.digest for result in record.results))
+
+
+class _Translator:
+    """Turns an exchange's events into the machine's."""
+
+    def __init__(
+        self,
+        plan: Plan,
+        plan_id: str,
+        feed: Callable[[Event], None],
+        observe: Callable[[str, dict[str, object]], None],
+    ) -> None:
+        self._plan, self._plan_id, self._feed, self._observe = plan, plan_id, feed, observe
+        self._digests: dict[int, str] = {}
+
+    def __call__(self, event: ExchangeEvent) -> None:
+        match event:
+            case xchg.SpanReduced():
+                self._feed(SpanReduced(event.result))
+            case xchg.SpanHeld():
+                self._hold(event)
+            case xchg.SpanLost():
+                self._observe("exchange.lost", {"peer": event.owner, "span": event.span, "why": event.why})
+                self._feed(SpanLost(self._plan_id, event.span, event.why))
+            case xchg.MemberExcluded():
+                detail = event.detail or event.rule
+                self._observe("exchange.excluded", {"peer": event.peer, "rule": event.rule, "why": detail})
+            case xchg.SelfExcluded():
+                self._observe("exchange.excluded", {"peer": event.owner, "rule": "self", "why": event.why})
+            case xchg.FirstChunkSent():
+                self._observe("exchange.sending", {"span": event.span})
+            case xchg.FirstChunkReduced():
+                self._observe("exchange.reducing", {"span": event.span})
+
+    def _hold(self, event: xchg.SpanHeld) -> None:
+        self._digests[event.span] = event.result.digest
+        if len(self._digests) == len(self._plan.spans):
+            digests = tuple(self._digests[index] for index in range(len(self._plan.spans)))
+            self._feed(ResultsHeld(self._plan_id, digests))

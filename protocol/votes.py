@@ -1,0 +1,126 @@
+"""Promises and votes on disk (S1): what a member has said in a round survives its process.
+
+One JSON file per lineage, fragment and round, replaced atomically (written beside, fsynced, renamed, folder fsynced)
+before the message that follows from it is sent, with a SHA-256 so that damage is noticed. A file that cannot be read
+is an error with a remedy, never an empty slate: a member that forgets a vote can break the whole run.
+
+A folder without any file at all is different: it belongs to a newcomer, or to a member whose disk was lost. The latter
+is told by the roster, and `VoteStore.forgot` makes it abstain in the one round in which it may have spoken before.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+from pathlib import Path
+from typing import Any
+
+from .messages import Accepted, canonical_json
+from .round_machine import Acceptor
+
+_OPENED = "opened.json"
+_KEEP_ROUNDS = 16
+
+
+class VoteFileDamaged(RuntimeError):
+    """Promises or votes cannot be read back. The message names the file and what to do."""
+
+    def __init__(self, path: Path, why: str) -> None:
+        super().__init__(
+            f"vote file {path} is damaged ({why}); this node must not vote in that round again: restore the file from "
+            "a backup, or start the node once the swarm has committed the round and then delete the file"
+        )
+        self.path = path
+
+
+class VoteStore:
+    """The acceptor states of one node in a folder of its own. Blocking: call it off the event loop."""
+
+    def __init__(self, folder: Path, lineage: int, fragment: int = 0) -> None:
+        self._folder = folder
+        self._prefix = f"{lineage}-{fragment}-"
+        folder.mkdir(parents=True, exist_ok=True)
+        self._abstained_round = self._read_abstained()
+
+    @property
+    def is_new(self) -> bool:
+        """Whether nothing was ever said from this folder."""
+        return not any(self._folder.glob("*.json"))
+
+    def open(self, next_round: int, *, is_member: bool) -> None:
+        """Call once at start. ``is_member``: the roster of ``next_round`` names us already.
+
+        A member with an empty folder past round 1 has lost its memory and abstains in ``next_round``, the only round in
+        which it can have voted without applying the outcome.
+        """
+        if not self.is_new:
+            return
+        if is_member and next_round > 1:
+            self._abstained_round = next_round
+        self._write(self._folder / _OPENED, {"abstained_round": self._abstained_round})
+
+    def forgot(self, round_number: int) -> bool:
+        """Whether this node must not vote in the round."""
+        return round_number == self._abstained_round
+
+    def load(self, round_number: int) -> Acceptor:
+        """What was promised and accepted in a round. Raises `VoteFileDamaged`."""
+        path = self._path(round_number)
+        if not path.exists():
+            return Acceptor()
+        content = _read(path)
+        try:
+            accepted = content["accepted"]
+            return Acceptor(
+                promised=int(content["promised"]),
+                accepted=None if accepted is None else Accepted.model_validate_json(canonical_json(accepted)),
+                led=int(content["led"]),
+            )
+        except (KeyError, TypeError, ValueError) as error:
+            raise VoteFileDamaged(path, str(error).splitlines()[0]) from None
+
+    def save(self, round_number: int, acceptor: Acceptor) -> None:
+        """Make an acceptor durable. Raises OSError; nothing that follows from it may then be sent."""
+        accepted = None if acceptor.accepted is None else acceptor.accepted.model_dump(mode="json")
+        content = {"promised": acceptor.promised, "accepted": accepted, "led": acceptor.led}
+        self._write(self._path(round_number), content)
+
+    def prune(self, head_round: int) -> None:
+        """Forget rounds long applied. The last few are kept, lest a state restored from an older checkpoint forgets."""
+        for path in self._folder.glob(f"{self._prefix}*.json"):
+            number = path.stem.removeprefix(self._prefix)
+            if number.isdigit() and int(number) <= head_round - _KEEP_ROUNDS:
+                path.unlink(missing_ok=True)
+
+    def _path(self, round_number: int) -> Path:
+        return self._folder / f"{self._prefix}{round_number:012d}.json"
+
+    def _read_abstained(self) -> int | None:
+        path = self._folder / _OPENED
+        return _read(path).get("abstained_round") if path.exists() else None
+
+    def _write(self, path: Path, content: dict[str, Any]) -> None:
+        temporary = path.with_suffix(".tmp")
+        body = canonical_json(content)
+        with temporary.open("wb") as file:
+            file.write(hashlib.sha256(body).hexdigest().encode() + b"\n" + body + b"\n")
+            file.flush()
+            os.fsync(file.fileno())
+        temporary.replace(path)
+        _fsync_folder(self._folder)
+
+
+def _read(path: Path) -> dict[str, Any]:
+    digest, _, body = path.read_bytes().removesuffix(b"\n").partition(b"\n")
+    if hashlib.sha256(body).hexdigest().encode() != digest:
+        raise VoteFileDamaged(path, "its checksum does not match")
+    return json.loads(body)
+
+
+def _fsync_folder(folder: Path) -> None:
+    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
+    try:
+        os.fsync(descriptor)
+    finally:
+        os.close(descriptor)
