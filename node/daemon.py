@@ -15,8 +15,10 @@ import logging
 import os
 import signal
 import sys
-from collections.abc import Iterator
+from collections.abc import Coroutine, Generator
 from pathlib import Path
+from types import FrameType
+from typing import Any
 
 from ..protocol.identity import Identity
 from .dashboard.server import DashboardServer
@@ -50,19 +52,20 @@ def run_node(settings: NodeSettings, spec_path: Path, *, json_lines: bool) -> in
     with _locked(settings.folder):
         identity = Identity.load_or_create(settings.identity_path)
         _check_admitted(spec, identity)
-        return _event_loop()(_Daemon(settings, spec, identity, json_lines=json_lines).run())
+        return _run_loop(_Daemon(settings, spec, identity, json_lines=json_lines).run())
 
 
-def _event_loop():  # noqa: ANN202 - uvloop where there is one; its types differ from asyncio's
+def _run_loop(main: Coroutine[Any, Any, int]) -> int:
+    """On uvloop where there is one."""
     try:
         import uvloop
     except ImportError:
-        return asyncio.run
-    return uvloop.run
+        return asyncio.run(main)
+    return uvloop.run(main)
 
 
 @contextlib.contextmanager
-def _locked(folder: Path) -> Iterator[None]:
+def _locked(folder: Path) -> Generator[None]:
     """One node per folder. Raises `UserError` while another one runs in it."""
     folder.mkdir(parents=True, exist_ok=True)
     with (folder / "lock").open("a") as file:
@@ -113,14 +116,17 @@ class _Daemon:
             try:
                 loop.add_signal_handler(number, self._stop.set)
             except NotImplementedError:  # Windows
-                signal.signal(number, lambda *_: loop.call_soon_threadsafe(self._stop.set))
+                signal.signal(number, self._on_signal)
+
+    def _on_signal(self, _number: int, _frame: FrameType | None) -> None:
+        asyncio.get_running_loop().call_soon_threadsafe(self._stop.set)
 
     async def _take_part(self, telemetry: Telemetry) -> int:
         telemetry.state(State.STARTING)
         # The heaviest import of the program (seconds); the dashboard answers meanwhile.
         await asyncio.to_thread(importlib.import_module, "atoll.protocol.swarm")
         node = Node(self._settings, self._spec, self._identity, telemetry)
-        ends = {asyncio.create_task(self._stop.wait()), asyncio.create_task(node.run())}
+        ends: set[asyncio.Task[Any]] = {asyncio.create_task(self._stop.wait()), asyncio.create_task(node.run())}
         try:
             done, _ = await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)
             for task in done:
@@ -138,5 +144,3 @@ class _Daemon:
         else:
             telemetry.state(State.STOPPED)
         return 0
-
-

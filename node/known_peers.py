@@ -47,4 +47,5 @@ def _read(path: Path) -> dict[PeerId, tuple[str, ...]]:
     if not isinstance(content, dict):
         return {}
     entries = cast("dict[str, Any]", content).items()
-    return {PeerId(peer): tuple(map(str, texts)) for peer, texts in entries if isinstance(texts, list)}
+    lists = {peer: cast("list[Any]", texts) for peer, texts in entries if isinstance(texts, list)}
+    return {PeerId(peer): tuple(map(str, texts)) for peer, texts in lists.items()}

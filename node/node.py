@@ -1,6 +1,6 @@
 """One node of one run: replica, trainer, network and round driver, wired together.
 
-What follows a fact goes one way: trainer and driver report here, `RoundLoop` answers the trainer, `Reporter` tells
+What follows a fact goes one way: trainer and driver report here, `TrainerRounds` answers the trainer, `Reporter` tells
 people. `run` ends when the run's last round is applied and everybody has had the chance to get it.
 """
 
@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 import os
 import time
-from collections.abc import Awaitable, Mapping
+from collections.abc import Coroutine, Mapping
 
 from ..kernels.codec import codec
 from ..protocol.chunks import ChunkGrid
@@ -29,7 +29,7 @@ from .errors import UserError
 from .known_peers import KnownPeers
 from .replica import Replica, checkpoint_store
 from .reporter import Reporter
-from .round_loop import RoundLoop
+from .trainer_rounds import TrainerRounds
 from .run_spec import RunSpec
 from .settings import NodeSettings
 from .state_loading import StateLoader
@@ -52,9 +52,7 @@ class Node:
         exchange = self._genesis.exchange
         self._codec = codec(exchange.codec)
         self._grid = ChunkGrid(spec.layout.num_elements, exchange.chunk_elements, self._codec)
-        self._buffers = SharedBuffers.create(
-            self._grid.num_elements, self._grid.num_chunks, self._grid.total_encoded
-        )
+        self._buffers = SharedBuffers.create(self._grid.num_elements, self._grid.num_chunks, self._grid.total_encoded)
         self._known_peers = KnownPeers(settings.folder / "peers.json")
         self._replica = self._open_replica()
         self._trainer = TrainerProcess(
@@ -66,7 +64,7 @@ class Node:
         )
         self._swarm: Swarm | None = None
         self._driver: RoundDriver | None = None
-        self._loop: RoundLoop | None = None
+        self._loop: TrainerRounds | None = None
         self._reporter = Reporter(telemetry, spec, identity.peer_id, settings.name, VERSION, self._replica)
         self._tasks: list[asyncio.Task[None]] = []
         self._early_reports: list[Report] = []
@@ -122,7 +120,7 @@ class Node:
         self._spawn(self._run_trainer())
         swarm = self._swarm = await self._start_swarm()
         driver = self._driver = self._make_driver(swarm)
-        self._loop = RoundLoop(
+        self._loop = TrainerRounds(
             me=self._identity.peer_id,
             replica=self._replica,
             buffers=self._buffers,
@@ -143,8 +141,8 @@ class Node:
             self._on_report(report)
         await self._until_finished(driver)
 
-    def _spawn(self, work: Awaitable[None]) -> None:
-        self._tasks.append(asyncio.ensure_future(work))
+    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+        self._tasks.append(asyncio.create_task(work))
 
     async def _start_swarm(self) -> Swarm:
         settings, membership = self._settings, self._genesis.membership
@@ -213,8 +211,10 @@ class Node:
         """Wait for the last round; or for a task that cannot go on, whose exception is raised."""
         while not self.is_finished:
             self._applied.clear()
-            waits = {asyncio.ensure_future(self._applied.wait()), driver.failed, *self._tasks}
-            done, _ = await asyncio.wait(waits, return_when=asyncio.FIRST_COMPLETED)
+            applied = asyncio.ensure_future(self._applied.wait())
+            running = [task for task in self._tasks if not task.done()]
+            done, _ = await asyncio.wait({applied, driver.failed, *running}, return_when=asyncio.FIRST_COMPLETED)
+            applied.cancel()
             for task in done:
                 task.result()
         await self._linger(driver)
@@ -288,7 +288,6 @@ class Node:
             self._telemetry.point(event.point, f"round {event.round} applied", round_number=event.round)
             if self._loop is not None:
                 self._loop.on_applied(outcome, is_evaluator=self._is_evaluator(event.round))
-                self._reporter.enter("train")
             self._applied.set()
             return
         self._reporter.round_event(event)
@@ -354,10 +353,7 @@ class Node:
                 break
             await asyncio.sleep(0.05)
         if self._loop is not None:
-            self._reporter.enter("train")
             self._loop.open()
-
-        await asyncio.Event().wait()
 
     async def _look(self) -> None:
         """Once a second: the sentence, the peers, and their addresses for the next start."""

@@ -55,6 +55,15 @@ class StateCopy:
     """Anchor, then momentum, float32."""
 
 
+@dataclass(frozen=True)
+class _Head:
+    """The last applied commit with the hash of the state after it; replaced as one, so that nobody sees half of it."""
+
+    commit: Commit | None
+    leaves: tuple[bytes, ...]
+    state_hash: str
+
+
 class StateDisagrees(RuntimeError):
     """The state that was computed or downloaded does not have the hash that it must have."""
 
@@ -81,13 +90,20 @@ class Replica:
         self._store, self._chain, self._on_saved = store, chain, on_saved
         self._momentum: FloatVector = np.zeros(grid.num_elements, np.float32)
         self._work = threading.Lock()
-        self._leaves: list[bytes] = []
-        self.head: Commit | None = None
-        self.state_hash = ""
         buffers.open_anchor()[:] = initial
         self._finish(None)
 
     # --- what the state belongs to ------------------------------------------------------------------------------------
+
+    @property
+    def head(self) -> Commit | None:
+        """Last applied commit."""
+        return self._head.commit
+
+    @property
+    def state_hash(self) -> str:
+        """Root of the state's hash tree after the last applied commit."""
+        return self._head.state_hash
 
     @property
     def head_round(self) -> int:
@@ -174,10 +190,10 @@ class Replica:
 
     def _finish(self, commit: Commit | None) -> None:
         """Hash what is in memory now, make it the head and give it to readers."""
-        self.head = commit
-        self._buffers.seal_anchor(self.head_round)
-        self._leaves = leaf_digests(self._buffers.anchor(self.head_round), self._momentum)
-        self.state_hash = hash_tree.root(self._leaves, state_context(self.head_round, self.data_cursor))
+        number, cursor = (0, 0) if commit is None else (commit.record.plan.round, commit.record.plan.data_cursor)
+        self._buffers.seal_anchor(number)
+        leaves = leaf_digests(self._buffers.anchor(number), self._momentum)
+        self._head = _Head(commit, tuple(leaves), hash_tree.root(leaves, state_context(number, cursor)))
 
     def _save(self) -> None:
         saved = self._store.save(
@@ -194,11 +210,13 @@ class Replica:
                 round=self.head_round,
                 record_id=self.head_record_id,
                 context=state_context(self.head_round, self.data_cursor),
-                leaves=tuple(self._leaves),
+                leaves=self._head.leaves,
                 data=self._buffers.anchor(self.head_round).tobytes() + self._momentum.tobytes(),
             )
 
 
-def checkpoint_store(folder: Path, keep: int, on_warning: Callable[[str], None], on_point: Callable[[str], None]) -> CheckpointStore:
+def checkpoint_store(
+    folder: Path, keep: int, on_warning: Callable[[str], None], on_point: Callable[[str], None]
+) -> CheckpointStore:
     """Where a node keeps its committed states."""
     return CheckpointStore(folder / "state", "state", keep=max(keep, 2), on_warning=on_warning, on_point=on_point)

@@ -35,7 +35,7 @@ from .view import Clocks, Self, agreement, names_of, peer_infos, shares
 if TYPE_CHECKING:
     from ..protocol.rounds import RoundDriver
     from ..protocol.swarm import Swarm
-    from .round_loop import RoundLoop
+    from .trainer_rounds import TrainerRounds
 
 _STRAGGLER_AFTER_S = 3.0
 _SENTENCES: dict[str, str] = {
@@ -85,11 +85,11 @@ class Reporter:
         self._device = "this machine"
         self._driver: RoundDriver | None = None
         self._swarm: Swarm | None = None
-        self._loop: RoundLoop | None = None
+        self._loop: TrainerRounds | None = None
         self._board.update(run=_run_info(spec), node=self._node_info())
         self._board.spec = spec.genesis.model_dump(mode="json")
 
-    def attach(self, driver: RoundDriver, swarm: Swarm, loop: RoundLoop) -> None:
+    def attach(self, driver: RoundDriver, swarm: Swarm, loop: TrainerRounds) -> None:
         """The parts that exist only once the network is up."""
         self._driver, self._swarm, self._loop = driver, swarm, loop
 
@@ -115,6 +115,8 @@ class Reporter:
         self._board.patch("node", device=hello.device)
 
     def progress(self, progress: Progress) -> None:
+        if self._clock.phase is None:
+            self.enter("train")
         self._board.update(
             training=TrainingInfo(
                 step=progress.step,
@@ -163,8 +165,8 @@ class Reporter:
             self._warn(event.point, _WARNINGS[event.point].format(**fields), event.round)
         if event.point == "state.disagrees":
             self._telemetry.event("disagreement", round=event.round - 1, reason="state_disagrees")
-        if event.point in _PHASE_OF_POINT and self._clock.phase != _PHASE_OF_POINT[event.point]:
-            self.enter(_PHASE_OF_POINT[event.point])
+        if (phase := _PHASE_OF_POINT.get(event.point)) and self._clock.is_before(phase):
+            self.enter(phase)
 
     def _warn(self, point: str, text: str, round_number: int) -> None:
         self._telemetry.say(text, "warning")
@@ -274,7 +276,7 @@ class Reporter:
         now = situation(facts)
         self._telemetry.state(now.state, now.reason, ends_in_s=now.ends_in_s, **now.values)
 
-    def _facts(self, driver: RoundDriver, swarm: Swarm, loop: RoundLoop) -> Facts:
+    def _facts(self, driver: RoundDriver, swarm: Swarm, loop: TrainerRounds) -> Facts:
         now_s, genesis = time.monotonic(), self._spec.genesis
         timeout_s = genesis.timing.heartbeat_timeout_s
         alive = {p for p, i in driver.peers.items() if i.heard_s is not None and now_s - i.heard_s < timeout_s}

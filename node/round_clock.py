@@ -25,6 +25,11 @@ class RoundClock:
         """The phase that is going on."""
         return next((name for name in reversed(PHASES) if name in self.started_s), None)
 
+    def is_before(self, phase: PhaseName) -> bool:
+        """Whether the round has not come as far as ``phase``."""
+        now = self.phase
+        return now is None or PHASES.index(now) < PHASES.index(phase)
+
     def enter(self, phase: PhaseName, now_s: float) -> None:
         """A phase begins. Re-entering an earlier one (an attempt that failed) forgets what came after it."""
         for name in PHASES[PHASES.index(phase) :]:
@@ -41,7 +46,9 @@ class RoundClock:
 
     def finish(self, now_s: float) -> dict[PhaseName, float]:
         """The round is over: learn from it, begin anew, and return the durations."""
-        durations = {name: seconds for name in PHASES if (seconds := self.seconds(name, now_s)) is not None}
+        durations: dict[PhaseName, float] = {}
+        for name in self.started_s:
+            durations[name] = self.seconds(name, now_s) or 0.0
         for name, seconds in durations.items():
             before = self.expected_s.get(name, seconds)
             self.expected_s[name] = _DECAY * before + (1 - _DECAY) * seconds

@@ -135,10 +135,10 @@ class Image:
         environment = self.environment(data)
         return subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
 
-    def start(self, data: Path, *arguments: str) -> subprocess.Popen[str]:
+    def start(self, data: Path, *arguments: str, entrypoint: Sequence[str] | None = None) -> subprocess.Popen[str]:
         """Start a container; its PID 1 is the only child of the process returned."""
         pipe = subprocess.PIPE
-        command = self.command(*arguments)
+        command = self.command(*arguments, entrypoint=entrypoint)
         return subprocess.Popen(command, env=self.environment(data), stdout=pipe, stderr=subprocess.STDOUT, text=True)
 
 

@@ -104,26 +104,54 @@ def running_node(image: Image, data: Path) -> Iterator[subprocess.Popen[str]]:
         process.communicate()
 
 
-def is_healthy(process: subprocess.Popen[str]) -> bool:
+def first_process(container: subprocess.Popen[str]) -> psutil.Process:
+    """PID 1 of a running container, as this machine sees it. Fails with the container's output if it ended."""
+    children = psutil.Process(container.pid).children() if container.poll() is None else []
+    assert children, f"the container ended by itself:\n{container.communicate()[0]}"
+    return children[0]
+
+
+def is_healthy(container: subprocess.Popen[str]) -> bool:
     """The image's own health check, run inside the running container as an orchestrator does."""
-    (first,) = psutil.Process(process.pid).children()
-    enter = ["nsenter", "--target", str(first.pid), "--net", "--pid"]
-    check = [*enter, "chroot", f"/proc/{first.pid}/root", "/usr/local/bin/healthcheck"]
-    return subprocess.run(check, capture_output=True, check=False).returncode == 0
+    pid = first_process(container).pid
+    enter = ["nsenter", "--target", str(pid), "--net", "--pid", "chroot", f"/proc/{pid}/root"]
+    return subprocess.run([*enter, "/usr/local/bin/healthcheck"], capture_output=True, check=False).returncode == 0
 
 
-def wait_until_healthy(process: subprocess.Popen[str], deadline_s: float = 120) -> None:
+def wait_until_healthy(container: subprocess.Popen[str], deadline_s: float = 120) -> None:
     end = time.monotonic() + deadline_s
-    while not is_healthy(process):
-        assert process.poll() is None, process.communicate()[0]
+    while not is_healthy(container):
         assert time.monotonic() < end, "the node in the container never became healthy"
         time.sleep(0.5)  # polling another process' socket: nothing here to wait on
+
+
+WAITS_FOR_A_SIGNAL = """
+import os, pathlib, signal, sys
+signal.pthread_sigmask(signal.SIG_BLOCK, [signal.SIGTERM])
+if os.fork() == 0:          # a child that leaves an orphan behind, which nobody but PID 1 can reap
+    os.fork()
+    os._exit(0)
+os.wait()
+print("ready", flush=True)
+signal.sigwait([signal.SIGTERM])
+states = [path.read_text().split()[2] for path in pathlib.Path("/proc").glob("[0-9]*/stat")]
+sys.exit(3 if "Z" in states else 7)
+"""
+
+
+def test_pid_1_passes_signals_on_reaps_orphans_and_ends_with_the_programs_own_code(image: Image, data: Path) -> None:
+    init = image.config["Entrypoint"][0]
+    with image.start(data, "-c", WAITS_FOR_A_SIGNAL, entrypoint=[init, "--", "python3"]) as container:
+        assert container.stdout
+        assert container.stdout.readline() == "ready\n"
+        first_process(container).send_signal(signal.SIGTERM)
+        assert container.wait(timeout=30) == 7
 
 
 def test_stopping_it_saves_and_ends_within_the_grace_period(image: Image, data: Path) -> None:
     with running_node(image, data) as process:
         wait_until_healthy(process)
-        (first,) = psutil.Process(process.pid).children()
+        first = first_process(process)
         assert first.name() == "tini", "PID 1 passes signals on and reaps"
         inside = first.children(recursive=True)
         first.send_signal(signal.SIGTERM)

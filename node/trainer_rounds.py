@@ -41,7 +41,7 @@ class LastWork:
     loss: float
 
 
-class RoundLoop:
+class TrainerRounds:
     """One node's way through the rounds. All methods run in the event loop; `on_report` and `on_applied` never wait."""
 
     def __init__(
@@ -57,7 +57,12 @@ class RoundLoop:
         on_warning: Callable[[str], None],
     ) -> None:
         self._me, self._replica, self._buffers, self._grid = me, replica, buffers, grid
-        self._lease_samples, self._contribute, self._tell, self._on_warning = lease_samples, contribute, tell, on_warning
+        self._lease_samples, self._contribute, self._tell, self._on_warning = (
+            lease_samples,
+            contribute,
+            tell,
+            on_warning,
+        )
         self._generation = 0
         self._has_trainer = False
         self._is_open = False
@@ -111,9 +116,7 @@ class RoundLoop:
             self._generation += 1
             self._started_round = number + 1 if lease is not None else None
             self._say(
-                Committed(
-                    round=number, counted=outcome.counted, generation=self._generation, lease=lease or _NO_LEASE
-                )
+                Committed(round=number, counted=outcome.counted, generation=self._generation, lease=lease or _NO_LEASE)
             )
         if is_evaluator and self._has_trainer:
             self._say(Evaluate())
