@@ -29,12 +29,12 @@ from .errors import UserError
 from .known_peers import KnownPeers
 from .replica import Replica, checkpoint_store
 from .reporter import Reporter
-from .trainer_rounds import TrainerRounds
 from .run_spec import RunSpec
 from .settings import NodeSettings
 from .state_loading import StateLoader
 from .telemetry import Telemetry
 from .trainer_process import TrainerGaveUp, TrainerProcess
+from .trainer_rounds import TrainerRounds
 from .version import VERSION
 
 _LOOK_INTERVAL_S = 1.0
@@ -126,6 +126,7 @@ class Node:
             buffers=self._buffers,
             grid=self._grid,
             lease_samples=self._inner.lease_samples,
+            last_round=self._genesis.stop.num_rounds,
             contribute=driver.contribute,
             tell=self._trainer.send,
             on_warning=self._telemetry.warn,

@@ -24,10 +24,13 @@ from .replica import Replica
 _NO_LEASE = Lease(first=0, count=0)
 
 
-def lease_of(replica: Replica, me: PeerId, lease_samples: int) -> Lease | None:
-    """This node's samples for the next round: a block by its place in the roster. None if it is not a member."""
+def lease_of(replica: Replica, me: PeerId, lease_samples: int, last_round: int = 0) -> Lease | None:
+    """This node's samples for the next round: a block by its place in the roster.
+
+    None if it is not a member, or the run ends with ``last_round`` (0: never), which is applied.
+    """
     roster = replica.roster
-    if me not in roster:
+    if me not in roster or 0 < last_round <= replica.head_round:
         return None
     return Lease(first=replica.data_cursor + roster.index(me) * lease_samples, count=lease_samples)
 
@@ -52,17 +55,14 @@ class TrainerRounds:
         buffers: SharedBuffers,
         grid: ChunkGrid,
         lease_samples: int,
+        last_round: int,
         contribute: Callable[[Contribution], Awaitable[Outcome]],
         tell: Callable[[Event], Awaitable[None]],
         on_warning: Callable[[str], None],
     ) -> None:
         self._me, self._replica, self._buffers, self._grid = me, replica, buffers, grid
-        self._lease_samples, self._contribute, self._tell, self._on_warning = (
-            lease_samples,
-            contribute,
-            tell,
-            on_warning,
-        )
+        self._lease_samples, self._last_round = lease_samples, last_round
+        self._contribute, self._tell, self._on_warning = contribute, tell, on_warning
         self._generation = 0
         self._has_trainer = False
         self._is_open = False
@@ -109,7 +109,7 @@ class TrainerRounds:
     def on_applied(self, outcome: RoundCommitted, *, is_evaluator: bool) -> None:
         """A commit is applied: the trainer goes on from the new anchor."""
         number, self._last_counted = outcome.commit.record.plan.round, outcome.counted
-        lease = lease_of(self._replica, self._me, self._lease_samples)
+        lease = self._lease()
         if self._started_round != number:
             self._start_if_due()
         else:
@@ -133,11 +133,14 @@ class TrainerRounds:
 
     # --- inside -------------------------------------------------------------------------------------------------------
 
+    def _lease(self) -> Lease | None:
+        return lease_of(self._replica, self._me, self._lease_samples, self._last_round)
+
     def _say(self, event: Event) -> None:
         self._outbox.put_nowait(event)
 
     def _start_if_due(self) -> None:
-        lease = lease_of(self._replica, self._me, self._lease_samples)
+        lease = self._lease()
         is_busy = self._task is not None and not self._task.done()
         if lease is None or not (self._is_open and self._has_trainer) or self.has_started or is_busy:
             return

@@ -131,6 +131,8 @@ class Session:
         self._anchor = np.zeros(loop.layout.num_elements, np.float32)
         self._carry: Carry | None = None
         self._target_step = 0
+        self._is_handed_over = False
+        """Whether the reducer has our contribution and its outcome is awaited; the buffer must not change then."""
         self._tokens_per_s = 0.0
         self._restored: Checkpoint | None = None
 
@@ -154,7 +156,7 @@ class Session:
     def _go_on(self) -> Event | None:
         """One inner step, or the contribution, or waiting: whatever is next."""
         work = self._work
-        if work is None:
+        if work is None or self._is_handed_over:
             return self.reducer.wait()
         indices = work.lease.batch(work.lease_step, self._inner.batch_size)
         if work.lease_step < self._target_step and indices is not None:
@@ -196,10 +198,12 @@ class Session:
         delta = self.loop.pseudo_gradient(self._anchor)
         num_tokens = merge(delta, work.num_tokens, self._carry)
         try:
-            return self.reducer.reduce(PseudoGradient(work.round, delta, num_tokens, work.num_steps, work.loss))
+            event = self.reducer.reduce(PseudoGradient(work.round, delta, num_tokens, work.num_steps, work.loss))
         except NonFiniteError as error:
             self._withhold(work, error)
             return None
+        self._is_handed_over = True
+        return event
 
     def _withhold(self, work: Work, error: NonFiniteError) -> None:
         """Start again from the anchor on the rest of the lease. The optimizer and the carry may be poisoned too."""
@@ -275,6 +279,7 @@ class Session:
     def _aim(self, work: Work) -> None:
         """Contribute after H more batches, or where the lease ends."""
         self._target_step = min(work.lease_step + self._inner.num_steps, self._inner.lease_steps)
+        self._is_handed_over = False
 
     def _evaluate(self) -> None:
         """Of the private anchor, so that it never races with the next commit."""

@@ -11,9 +11,9 @@ import torch
 from numpy.typing import NDArray
 
 from atoll.kernels.codec import codec
+from atoll.kernels.hash_tree import root
 from atoll.node.replica import initial_state_hash, leaf_digests, state_context
 from atoll.node.run_spec import RunSpec, load_run_spec
-from atoll.kernels.hash_tree import root
 from atoll.protocol.chunks import ChunkGrid, Contribution
 from atoll.protocol.messages import Commit, Plan
 from atoll.training.data import Lease, TextData
