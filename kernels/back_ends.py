@@ -69,6 +69,13 @@ def load(choice: str) -> BackEnd:
     raise RuntimeError(f"ATOLL_KERNELS={choice!r} is none of reference, numpy, c, c-baseline, c-avx2, c-avx512")
 
 
+def choices() -> list[str]:
+    """Every back end that this machine can run, the specification first."""
+    from .compiled import find_library, variants
+
+    return ["reference", "numpy", *(f"c-{variant}" for variant in (variants() if find_library() else []))]
+
+
 @contextmanager
 def using(back_end: BackEnd) -> Iterator[None]:
     """Tests: run the enclosed code on `back_end`. Process-wide, hence not for concurrent use."""

@@ -18,6 +18,7 @@ Bytes = NDArray[np.uint8]
 Encoded = Bytes | bytes | bytearray | memoryview
 """Contiguous bytes, read without a copy."""
 
+FLOAT32_MAX = float(np.finfo(np.float32).max)
 CODECS = {
     "float32": "float32.Float32Codec",
     "int8": "int8.Int8Codec",
@@ -117,6 +118,18 @@ def require_weights(weights: Sequence[float], num_datas: int) -> Float32Array:
     if rounded.size != num_datas or not np.isfinite(rounded).all():
         raise ValueError(f"expected {num_datas} finite float32 weights, not {list(weights)}")
     return rounded
+
+
+def require_output(out: Any, what: str = "out") -> Float32Array:
+    """`out` itself if it is a writable float32 array; TypeError for another dtype, ValueError if it is read-only."""
+    if not require_float32(out, what).flags.writeable:
+        raise ValueError(f"{what} is read-only")
+    return out
+
+
+def fits_float32(value: float) -> bool:
+    """Whether `value` is finite and stays so as a float32."""
+    return abs(value) <= FLOAT32_MAX
 
 
 def is_plain(values: Float32Array) -> bool:

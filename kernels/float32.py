@@ -14,6 +14,7 @@ from .codec import (
     NonFiniteError,
     require_bytes,
     require_float32,
+    require_output,
     require_weights,
     require_writable_bytes,
 )
@@ -50,17 +51,17 @@ class Float32Codec:
             )
 
     def decode(self, data: Encoded, out: Float32Array) -> None:
-        encoded = require_bytes(data, self.nbytes(require_float32(out, "out").size))
+        encoded = require_bytes(data, self.nbytes(require_output(out).size))
         out[...] = encoded.view("<f4").reshape(out.shape)
 
     def accumulate(self, data: Encoded, weight: float, out: Float32Array) -> None:
-        encoded = require_bytes(data, self.nbytes(require_float32(out, "out").size))
+        encoded = require_bytes(data, self.nbytes(require_output(out).size))
         (rounded,) = require_weights([weight], 1)
         with np.errstate(all="ignore"):
             out += rounded * encoded.view("<f4").reshape(out.shape)
 
     def accumulate_many(self, datas: Sequence[Encoded], weights: Sequence[float], out: Float32Array) -> None:
-        num_bytes = self.nbytes(require_float32(out, "out").size)
+        num_bytes = self.nbytes(require_output(out).size)
         encoded = [require_bytes(data, num_bytes).view("<f4") for data in datas]
         rounded = require_weights(weights, len(encoded))
         flat = np.zeros(out.size, np.float32)

@@ -11,7 +11,7 @@ import hashlib
 import math
 
 from .back_ends import active
-from .codec import Float32Array, is_plain, require_float32
+from .codec import Float32Array, fits_float32, is_plain, require_output
 
 INTEGER_STD = math.sqrt((2**32 - 1) / 3)
 """Standard deviation of the sum of four uniform 16-bit integers: 4 · (2³² − 1) / 12, the root of it."""
@@ -29,8 +29,8 @@ def fill_normal(out: Float32Array, key: int, start: int, std: float) -> None:
     The values have mean 0 and standard deviation `std` (finite, ≥ 0). The factor std / INTEGER_STD is computed in
     float64 and rounded to float32; the product with the centred integer is rounded once.
     """
-    if not is_plain(require_float32(out, "out")) or out.ndim != 1:
+    if not is_plain(require_output(out)) or out.ndim != 1:
         raise ValueError("out must be contiguous and one-dimensional")
-    if not (math.isfinite(std) and std >= 0 and start >= 0 and 0 <= key < 2**64):
+    if not (fits_float32(std) and std >= 0 and start >= 0 and 0 <= key < 2**64):
         raise ValueError(f"need a finite std ≥ 0, start ≥ 0 and a 64-bit key, not {std}, {start}, {key}")
     active().fill_normal(out, key, start, std / INTEGER_STD)

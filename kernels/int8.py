@@ -27,7 +27,7 @@ from .codec import (
     flat_input,
     is_plain,
     require_bytes,
-    require_float32,
+    require_output,
     require_weights,
     require_writable_bytes,
 )
@@ -56,7 +56,7 @@ class Int8Codec:
             )
 
     def decode(self, data: Encoded, out: Float32Array) -> None:
-        encoded = require_bytes(data, self.nbytes(require_float32(out, "out").size))
+        encoded = require_bytes(data, self.nbytes(require_output(out).size))
         if is_plain(out):
             return active().decode_int8(encoded, out.reshape(-1))
         flat = np.empty(out.size, np.float32)
@@ -79,7 +79,7 @@ class Int8Codec:
     def _accumulate(
         self, datas: Sequence[Encoded], weights: Sequence[float], out: Float32Array, *, fresh: bool
     ) -> None:
-        num_bytes = self.nbytes(require_float32(out, "out").size)
+        num_bytes = self.nbytes(require_output(out).size)
         encoded = [require_bytes(data, num_bytes) for data in datas]
         rounded = require_weights(weights, len(encoded))
         flat = flat_input(out)

@@ -2,10 +2,8 @@
 
 from __future__ import annotations
 
-import math
-
 from .back_ends import active
-from .codec import Float32Array, is_plain, require_float32
+from .codec import Float32Array, fits_float32, is_plain, require_float32, require_output
 
 
 def nesterov_step(anchor: Float32Array, momentum: Float32Array, mean: Float32Array, lr: float, beta: float) -> None:
@@ -22,6 +20,8 @@ def nesterov_step(anchor: Float32Array, momentum: Float32Array, mean: Float32Arr
     for what, array in arrays.items():
         if not is_plain(require_float32(array, what)) or array.shape != (anchor.size,):
             raise ValueError(f"{what} must be contiguous with shape ({anchor.size},), not {array.shape}")
-    if not (math.isfinite(lr) and math.isfinite(beta)):
+    require_output(anchor, "anchor")
+    require_output(momentum, "momentum")
+    if not (fits_float32(lr) and fits_float32(beta)):
         raise ValueError(f"lr and beta must be finite, not {lr} and {beta}")
     active().nesterov_step(anchor, momentum, mean, lr, beta)

@@ -65,6 +65,10 @@ class ResultBuffer:
         append_durably(self._index, vars(held))
         self._held[span.first_chunk] = held
 
+    def forget(self, span: Span) -> None:
+        """The span is going to be written again (an owner has given others other bytes than this node)."""
+        self._held.pop(span.first_chunk, None)
+
     def holds(self, span: Span, digest: str) -> bool:
         return self._held.get(span.first_chunk) == HeldSpan(span.first_chunk, span.num_chunks, digest)
 
@@ -94,7 +98,8 @@ class ResultBuffer:
 class ResultStore:
     """The results of the last ``keep_rounds`` committed rounds, and of every attempt of later ones.
 
-    Thread-safe where the exchange needs it: `attempt` and `prune` belong to one task, `find` may run anywhere.
+    Creating the store and `attempt` block (they reserve, hash and sync files). Use from one task at a time, but for
+    `find`, which may run anywhere.
     """
 
     def __init__(self, folder: Path, grid: ChunkGrid, keep_rounds: int = 4) -> None:

@@ -20,7 +20,12 @@ class Signal:
     async def wait(self) -> None:
         waiter = asyncio.get_running_loop().create_future()
         self._waiters.append(waiter)
-        await waiter
+        try:
+            await waiter
+        except asyncio.CancelledError:
+            if waiter in self._waiters:
+                self._waiters.remove(waiter)
+            raise
 
     async def wait_for(self, limit_s: float) -> bool:
         """Like `wait`, but False after ``limit_s`` without a call."""

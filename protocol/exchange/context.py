@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import time
 from collections.abc import Callable
 from concurrent.futures import Executor
@@ -13,9 +12,10 @@ from typing import ParamSpec, TypeVar
 from ..chunks import ChunkGrid, Contribution
 from ..identity import PeerId
 from ..messages import Plan, SpanResult
+from ..offload import off_loop
+from ..payload import pieces, read_payload
 from ..results import ResultBuffer
 from ..transport import Buffer, ByteStream, Transport
-from . import wire
 from .events import ExchangeCounters, ExchangeEvent, ExchangeSettings, FirstChunkReduced, FirstChunkSent
 
 P = ParamSpec("P")
@@ -50,7 +50,7 @@ class ExchangeContext:
 
     async def off_loop(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run CPU or disk work in the executor."""
-        return await asyncio.get_running_loop().run_in_executor(self.executor, lambda: work(*args, **kwargs))
+        return await off_loop(self.executor, work, *args, **kwargs)
 
     async def write(self, stream: ByteStream, frame: Buffer) -> None:
         start_s = time.perf_counter()
@@ -59,12 +59,12 @@ class ExchangeContext:
         self.counters.count_sent(stream.remote, len(frame))
 
     async def write_payload(self, stream: ByteStream, payload: Buffer) -> None:
-        for piece in wire.pieces(payload, self.settings.frame_bytes):
+        for piece in pieces(payload, self.settings.frame_bytes):
             await self.write(stream, piece)
 
     async def read_payload(self, stream: ByteStream, num_bytes: int) -> Buffer:
         start_s = time.perf_counter()
-        payload = await wire.read_payload(stream, num_bytes)
+        payload = await read_payload(stream, num_bytes)
         self.counters.wait_s += time.perf_counter() - start_s
         self.counters.count_received(stream.remote, num_bytes)
         return payload

@@ -16,6 +16,7 @@ from ..chunks import ChunkGrid, Contribution
 from ..identity import PeerId
 from ..messages import Plan, SpanResult
 from ..results import ResultBuffer
+from ..tasks import run_all
 from ..transport import ByteStream, RemoteProtocolError, Transport
 from ..wakeup import Signal
 from . import wire
@@ -113,15 +114,18 @@ class Exchange:
         return self._context.counters
 
     async def run(self) -> ExchangeReport:
-        """Returns when every span is durable or lost here, and every member that still listens has been served."""
+        """Returns when every span is durable or lost here, and every member that still listens has been served.
+
+        Raises OSError when results cannot be made durable (full or failing disk).
+        """
         self._inbox.attach(self)
         try:
-            async with asyncio.TaskGroup() as group:
-                tasks = {index: group.create_task(owner.run()) for index, owner in self._owners.items()}
-                tasks |= {member.span: group.create_task(member.run()) for member in self._members()}
+            work = {index: owner.run() for index, owner in self._owners.items()}
+            work |= {member.span: member.run() for member in self._members()}
+            outcomes = dict(zip(work, await run_all(work.values()), strict=True))
             while self._streams:
                 await asyncio.wait(set(self._streams))
-            return self._report({span: task.result() for span, task in tasks.items()})
+            return self._report(outcomes)
         finally:
             self._inbox.detach(self)
             await self._end_streams()

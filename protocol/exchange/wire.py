@@ -9,12 +9,13 @@ from the plan and the grid and is never read from a frame.
 from __future__ import annotations
 
 import struct
-from collections.abc import AsyncIterator
 from dataclasses import dataclass
 
 from ..chunks import DIGEST_BYTES
 from ..messages import Plan
-from ..transport import MAX_FRAME_BYTES, Buffer, ByteStream, RemoteProtocolError
+from ..payload import pieces as pieces
+from ..payload import read_payload as read_payload
+from ..transport import ByteStream, RemoteProtocolError
 
 PROTOCOL = "span"
 
@@ -83,34 +84,3 @@ class Control:
 def max_control_bytes(plan: Plan) -> int:
     """Longest control frame that an honest owner sends under ``plan``: a final one."""
     return _CONTROL.size + 512 + 6 * len(plan.members)
-
-
-def pieces(payload: Buffer, frame_bytes: int) -> list[memoryview]:
-    """``payload`` in frames of at most ``frame_bytes``, without copying."""
-    view = memoryview(payload).cast("B")
-    return [view[start : start + frame_bytes] for start in range(0, len(view), frame_bytes)]
-
-
-async def read_payload(stream: ByteStream, num_bytes: int) -> Buffer:
-    """Exactly ``num_bytes`` in as many frames as the sender likes. Raises `RemoteProtocolError` beyond that."""
-    first = await _read_piece(stream, num_bytes)
-    if len(first) == num_bytes:
-        return first
-    payload = bytearray(first)
-    async for piece in _rest(stream, num_bytes - len(first)):
-        payload += piece
-    return payload
-
-
-async def _rest(stream: ByteStream, num_bytes: int) -> AsyncIterator[bytes]:
-    while num_bytes:
-        piece = await _read_piece(stream, num_bytes)
-        num_bytes -= len(piece)
-        yield piece
-
-
-async def _read_piece(stream: ByteStream, num_bytes: int) -> bytes:
-    piece = await stream.read(min(num_bytes, MAX_FRAME_BYTES))
-    if not piece:
-        raise RemoteProtocolError(stream.remote, "empty frame inside a payload")
-    return piece

@@ -1,0 +1,92 @@
+# Everything a fresh Debian or Ubuntu machine with Python 3.11+ needs: `make demo` or `make test`, nothing before it.
+#
+#   make setup           virtual environment in .venv with atoll (editable), the test tools and the linters
+#   make demo            a swarm on this machine, with its dashboard; Ctrl-C ends all of it
+#   make test            lint and the whole test suite
+#   make lint            ruff, pyright, import-linter
+#   make format          let ruff rewrite the sources
+#   make bench           every script in benchmarks/, one JSON line per figure
+#   make test-container  build the image and run it (needs buildah; see docker/)
+#   make clean           remove .venv and what building left
+#
+# Variables: TORCH=cpu takes PyTorch's CPU build (a tenth of the download; for machines without an NVIDIA GPU),
+# PYTHON=python3.12 another interpreter, NODES=4 the size of the demo, TEST_WORKERS=2 and TESTS=tests/unit for `test`.
+
+SHELL := bash
+.SHELLFLAGS := -euo pipefail -c
+.DEFAULT_GOAL := help
+.DELETE_ON_ERROR:
+MAKEFLAGS += --no-print-directory
+
+VENV := .venv
+PYTHON ?= $(shell .ci/find-python)
+NODES ?= 3
+TESTS ?= tests
+TEST_WORKERS ?= 2
+
+TORCH ?=
+TORCH_INDEX ?= $(if $(filter cpu,$(TORCH)),https://download.pytorch.org/whl/cpu)
+PIP_INSTALL = $(VENV)/bin/python -m pip install --disable-pip-version-check \
+	--constraint constraints.txt $(if $(TORCH_INDEX),--extra-index-url $(TORCH_INDEX))
+
+# Whatever changes here makes the next make install again (and rebuild the C), so that no test meets a stale binary.
+BUILD_INPUTS := pyproject.toml constraints.txt $(wildcard setup.py) $(wildcard kernels/*.c kernels/*.h kernels/*/*.c kernels/*/*.h)
+
+.PHONY: help setup demo test lint format bench test-container clean
+help:
+	@sed -n 's/^#   //p' Makefile
+
+setup: $(VENV)/.developer
+
+# Two stamps: the demo needs no test tools, and after `make setup` it has all it needs.
+$(VENV)/.runtime: $(BUILD_INPUTS) | $(VENV)/.torch
+	@echo 'atoll: installing into $(VENV) (the first time takes a minute or two)' >&2
+	@$(PIP_INSTALL) --quiet --editable .
+	@touch $@
+
+$(VENV)/.developer: $(BUILD_INPUTS) | $(VENV)/.torch
+	@echo 'atoll: installing into $(VENV), with test tools and linters (the first time takes a minute or two)' >&2
+	@$(PIP_INSTALL) --quiet --editable '.[test,lint]'
+	@touch $(VENV)/.runtime $@
+
+# PyTorch first and by itself: it is nearly all of the download, and the only part with a choice of builds.
+$(VENV)/.torch: constraints.txt | $(VENV)/bin/pip
+	@echo 'atoll: installing PyTorch into $(VENV)' >&2
+	@$(if $(TORCH_INDEX),,test -e /proc/driver/nvidia || echo 'atoll: no NVIDIA GPU here; if this downloads gigabytes, stop it and run: make clean, then make $(or $(MAKECMDGOALS),setup) TORCH=cpu' >&2)
+	@$(PIP_INSTALL) torch
+	@touch $@
+
+$(VENV)/bin/pip:
+	@test -n '$(PYTHON)' || exit 1
+	@.ci/system-packages build '$(PYTHON)'
+	@'$(PYTHON)' -m venv --clear $(VENV)
+
+demo: $(VENV)/.runtime
+	@exec $(VENV)/bin/atoll demo --nodes $(NODES)
+
+test: setup
+	@.ci/system-packages test '$(PYTHON)'
+	@.ci/browser $(VENV)
+	@$(MAKE) lint
+	OMP_NUM_THREADS=1 $(VENV)/bin/pytest --numprocesses $(TEST_WORKERS) --dist loadgroup $(TESTS)
+
+lint: setup
+	$(VENV)/bin/ruff check .
+	$(VENV)/bin/ruff format --check .
+	$(VENV)/bin/pyright --pythonpath $(VENV)/bin/python
+	$(VENV)/bin/lint-imports
+
+format: setup
+	$(VENV)/bin/ruff check --fix .
+	$(VENV)/bin/ruff format .
+
+bench: setup
+	@for script in benchmarks/[a-z]*.py; do OMP_NUM_THREADS=1 $(VENV)/bin/python "$$script"; done
+
+test-container: setup
+	TORCH_INDEX='$(TORCH_INDEX)' $(VENV)/bin/pytest --override-ini timeout=1800 -m container tests/container
+
+clean:
+	rm -rf $(VENV) build dist .pkg/*.egg-info
+	find . -name __pycache__ -not -path './$(VENV)/*' -prune -exec rm -rf {} +
+	find kernels -name '*.so' -delete

@@ -1,0 +1,87 @@
+"""``atoll join``: take part in a run."""
+
+from __future__ import annotations
+
+import sys
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, Any
+
+import typer
+
+from ..errors import EXIT_USAGE, UserError
+from ..figures import bytes_text
+from .options import AsJson, Config, Folder, SpecFile, command_app, settings_for
+
+if TYPE_CHECKING:
+    from ..run_spec import RunSpec
+
+app = command_app()
+
+_FLOAT32_BYTES = 4
+
+
+def summary_lines(spec: RunSpec) -> list[str]:
+    """What joining means, before anything is started. Traffic is an upper bound: twice the encoded update a round."""
+    genesis, model = spec.genesis, spec.training.model
+    num_parameters = spec.layout.num_elements
+    bytes_per_value = _FLOAT32_BYTES if genesis.exchange.codec == "float32" else 1.01
+    last = genesis.stop.num_rounds
+    return [
+        f"run      {genesis.name} ({genesis.run_id[:8]}…), signed by …{spec.signer[-5:]}",
+        f"model    {num_parameters:,} parameters, {model.num_layers} layers; data {spec.training.data.source}",
+        f"rounds   {f'ends after {last}' if last else 'open-ended'}, {spec.training.inner.num_steps} inner steps each",
+        f"traffic  up to {bytes_text(2 * num_parameters * bytes_per_value)} sent a round, as much received",
+        "privacy  the run’s peers see your IP address and the name of your node; your data stay where they are",
+    ]
+
+
+def _confirm(spec: RunSpec) -> None:
+    print("\n".join(summary_lines(spec)), file=sys.stderr)
+    if not sys.stdin.isatty():
+        raise UserError("nobody can answer", "no terminal", "add --yes", exit_code=EXIT_USAGE)
+    typer.confirm("Join this run?", default=True, abort=True, err=True)
+
+
+@app.command()
+def join(
+    spec: SpecFile,
+    folder: Folder = None,
+    name: Annotated[str | None, typer.Option("--name", help="Name that others see.", show_default=False)] = None,
+    host: Annotated[str | None, typer.Option("--host", help="Address to listen on.", show_default="all")] = None,
+    port: Annotated[int | None, typer.Option("--port", help="Port for other peers.", show_default="a free one")] = None,
+    announce: Annotated[
+        list[str] | None, typer.Option("--announce", help="Address that others reach this node at, repeatable.")
+    ] = None,
+    seed: Annotated[list[str] | None, typer.Option("--seed", help="Further address to try, repeatable.")] = None,
+    device: Annotated[str | None, typer.Option("--device", help="auto, cpu, cuda or cuda:N.")] = None,
+    threads: Annotated[int | None, typer.Option("--threads", help="CPU threads.", show_default="all")] = None,
+    dashboard_host: Annotated[str | None, typer.Option("--dashboard-host", show_default="localhost")] = None,
+    dashboard_port: Annotated[int | None, typer.Option("--dashboard-port", show_default="8790 or a free one")] = None,
+    dashboard_token_file: Annotated[Path | None, typer.Option("--dashboard-token-file", show_default=False)] = None,
+    log_level: Annotated[str | None, typer.Option("--log-level", help="debug, info, warning or error.")] = None,
+    config: Config = None,
+    yes: Annotated[bool, typer.Option("--yes", "-y", help="Do not ask.")] = False,
+    as_json: AsJson = False,
+) -> None:
+    """Take part in a run: checks its signature, says what it means, asks, and trains until stopped."""
+    flags: dict[str, Any] = {
+        "name": name,
+        "listen_host": host,
+        "listen_port": port,
+        "announce": announce,
+        "seeds": seed,
+        "device": device,
+        "num_threads": threads,
+        "dashboard_host": dashboard_host,
+        "dashboard_port": dashboard_port,
+        "dashboard_token_file": dashboard_token_file,
+        "log_level": log_level,
+    }
+    settings = settings_for(folder, config, **flags)
+    if not yes:
+        from ..run_spec import load_run_spec
+
+        _confirm(load_run_spec(spec))
+    from ..daemon import run_node
+
+    raise typer.Exit(run_node(settings, spec, json_lines=as_json))

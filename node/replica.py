@@ -1,0 +1,201 @@
+"""This node's copy of what the swarm has agreed on: anchor, outer momentum, and the commit that they belong to.
+
+The anchor lives in the memory that the trainer reads (`training.shared_buffers`), and the state hash is computed by
+reading that memory again after every outer step. A commit is applied and saved before the node says so; a crash in
+between leaves the last checkpoint, from which the node catches up.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import threading
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+from numpy.typing import NDArray
+
+from ..kernels import hash_tree
+from ..protocol.messages import Commit
+from ..protocol.transport import Buffer
+from ..training.checkpoint import CheckpointStore, SaveFailed
+from ..training.outer import ChunkLayout, OuterConfig, apply_mean
+from ..training.shared_buffers import SharedBuffers
+from .chain import Chain
+
+FloatVector = NDArray[np.float32]
+
+
+def state_context(round_number: int, data_cursor: int) -> bytes:
+    """What a state hash binds besides the vectors."""
+    return f"round={round_number};data_cursor={data_cursor}".encode()
+
+
+def leaf_digests(anchor: FloatVector, momentum: FloatVector) -> list[bytes]:
+    """Leaves of a state's hash tree; reads both vectors."""
+    return hash_tree.leaf_digests([memoryview(anchor).cast("B"), memoryview(momentum).cast("B")])
+
+
+def initial_state_hash(anchor: FloatVector) -> str:
+    """State hash of round 0: initial weights, zero momentum, cursor 0. Genesis names it."""
+    return hash_tree.root(leaf_digests(anchor, np.zeros_like(anchor)), state_context(0, 0))
+
+
+@dataclass(frozen=True)
+class StateCopy:
+    """An immutable copy of a committed state, from which joiners are served while the node trains on."""
+
+    round: int
+    record_id: str
+    context: bytes
+    leaves: tuple[bytes, ...]
+    data: bytes
+    """Anchor, then momentum, float32."""
+
+
+class StateDisagrees(RuntimeError):
+    """The state that was computed or downloaded does not have the hash that it must have."""
+
+
+class Replica:
+    """Anchor and outer state of the last applied commit. Bulk work runs off the event loop, one job at a time."""
+
+    def __init__(
+        self,
+        *,
+        genesis_id: str,
+        initial: FloatVector,
+        initial_roster: tuple[str, ...],
+        buffers: SharedBuffers,
+        grid: ChunkLayout,
+        outer: OuterConfig,
+        store: CheckpointStore,
+        chain: Chain,
+        on_saved: Callable[[Any], None] = lambda _: None,
+    ) -> None:
+        self._genesis_id = genesis_id
+        self._initial_roster = initial_roster
+        self._buffers, self._grid, self._outer = buffers, grid, outer
+        self._store, self._chain, self._on_saved = store, chain, on_saved
+        self._momentum: FloatVector = np.zeros(grid.num_elements, np.float32)
+        self._work = threading.Lock()
+        self._leaves: list[bytes] = []
+        self.head: Commit | None = None
+        self.state_hash = ""
+        buffers.open_anchor()[:] = initial
+        self._finish(None)
+
+    # --- what the state belongs to ------------------------------------------------------------------------------------
+
+    @property
+    def head_round(self) -> int:
+        """Last applied commit; 0: the initial state."""
+        return 0 if self.head is None else self.head.record.plan.round
+
+    @property
+    def head_record_id(self) -> str:
+        """Parent of the next round."""
+        return self._genesis_id if self.head is None else self.head.record.content_id()
+
+    @property
+    def data_cursor(self) -> int:
+        """Sample index from which the next round's leases start."""
+        return 0 if self.head is None else self.head.record.plan.data_cursor
+
+    @property
+    def roster(self) -> tuple[str, ...]:
+        """Who votes on, and holds leases of, the next round."""
+        return self._initial_roster if self.head is None else self.head.record.plan.next_roster
+
+    def commits(self, first: int, count: int) -> list[Commit]:
+        """Commits for a joiner's chain."""
+        return self._chain.read(first, count)
+
+    # --- changing it --------------------------------------------------------------------------------------------------
+
+    async def apply(self, commit: Commit, mean: Buffer) -> str:
+        """Take the outer step of ``commit`` from its encoded mean and return the new state hash.
+
+        The result is saved before this returns (a full disk is said by the store and does not stop the node). Raises
+        ValueError if the commit does not follow the head: nothing is changed then.
+        """
+        plan = commit.record.plan
+        if plan.round != self.head_round + 1 or plan.parent != self.head_record_id:
+            raise ValueError(f"commit {plan.round} does not follow commit {self.head_round}")
+        await asyncio.to_thread(self._apply, commit, mean)
+        return self.state_hash
+
+    async def install(self, commit: Commit | None, data: Buffer, state_hash: str) -> None:
+        """Replace everything by a downloaded state. Raises `StateDisagrees` before anything is replaced."""
+        await asyncio.to_thread(self._install, commit, data, state_hash)
+
+    def restore(self) -> bool:
+        """Load the newest checkpoint that verifies and whose commit is in the chain. False: the initial state stays."""
+        checkpoint = self._store.load_latest()
+        if checkpoint is None:
+            return False
+        round_number = int(checkpoint.state["round"])
+        if round_number > len(self._chain) or checkpoint.tensors["anchor"].shape != (self._grid.num_elements,):
+            return False
+        self._buffers.open_anchor()[:] = checkpoint.tensors["anchor"]
+        self._momentum[:] = checkpoint.tensors["momentum"]
+        self._finish(self._chain.get(round_number))
+        if self.state_hash != checkpoint.state["state_hash"]:
+            raise StateDisagrees(f"checkpoint of round {round_number} has another state hash than when it was saved")
+        return True
+
+    def _apply(self, commit: Commit, mean: Buffer) -> None:
+        with self._work:
+            settings = self._outer.at(commit.record.plan.round)
+            anchor = self._buffers.open_anchor()
+            apply_mean(anchor, self._momentum, np.frombuffer(mean, np.uint8), self._grid, settings)
+            self._chain.append(commit)
+            self._finish(commit)
+            self._save()
+
+    def _install(self, commit: Commit | None, data: Buffer, state_hash: str) -> None:
+        with self._work:
+            num_elements = self._grid.num_elements
+            values = np.frombuffer(data, np.float32)
+            cursor = 0 if commit is None else commit.record.plan.data_cursor
+            number = 0 if commit is None else commit.record.plan.round
+            leaves = leaf_digests(values[:num_elements], values[num_elements:])
+            if hash_tree.root(leaves, state_context(number, cursor)) != state_hash:
+                raise StateDisagrees(f"the downloaded state of round {number} has another hash than the swarm certifies")
+            self._buffers.open_anchor()[:] = values[:num_elements]
+            self._momentum[:] = values[num_elements:]
+            self._finish(commit)
+            self._save()
+
+    def _finish(self, commit: Commit | None) -> None:
+        """Hash what is in memory now, make it the head and give it to readers."""
+        self.head = commit
+        self._buffers.seal_anchor(self.head_round)
+        self._leaves = leaf_digests(self._buffers.anchor(self.head_round), self._momentum)
+        self.state_hash = hash_tree.root(self._leaves, state_context(self.head_round, self.data_cursor))
+
+    def _save(self) -> None:
+        saved = self._store.save(
+            {"anchor": self._buffers.anchor(self.head_round), "momentum": self._momentum},
+            {"round": self.head_round, "state_hash": self.state_hash},
+        )
+        if not isinstance(saved, SaveFailed):
+            self._on_saved(saved)
+
+    def copy(self) -> StateCopy:
+        """The present state, copied. Blocking: waits for an outer step that is going on."""
+        with self._work:
+            return StateCopy(
+                round=self.head_round,
+                record_id=self.head_record_id,
+                context=state_context(self.head_round, self.data_cursor),
+                leaves=tuple(self._leaves),
+                data=self._buffers.anchor(self.head_round).tobytes() + self._momentum.tobytes(),
+            )
+
+
+def checkpoint_store(folder: Path, keep: int, on_warning: Callable[[str], None], on_point: Callable[[str], None]) -> CheckpointStore:
+    """Where a node keeps its committed states."""
+    return CheckpointStore(folder / "state", "state", keep=max(keep, 2), on_warning=on_warning, on_point=on_point)

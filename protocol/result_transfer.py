@@ -1,0 +1,155 @@
+"""Result spans by digest, from any peer that holds them: for voters that lack one, and for whoever missed a round.
+
+On a ``result`` stream the client asks for a digest at a time (32 bytes); the answer is `payload.NO`, or `payload.YES`
+and the bytes, whose number the client knows from the record.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Callable, Sequence
+from concurrent.futures import Executor
+from dataclasses import dataclass
+from typing import Any
+
+from blake3 import blake3
+
+from ..kernels.codec import InvalidEncoding
+from .chunks import DIGEST_BYTES
+from .identity import PeerId
+from .messages import Record
+from .offload import off_loop
+from .payload import NO, YES, pieces, read_answer, read_payload, write_payload
+from .results import ResultBuffer, ResultStore
+from .tasks import run_all
+from .transport import Buffer, ByteStream, PeerUnreachable, RemoteProtocolError, StreamClosed, Transport
+
+PROTOCOL = "result"
+
+
+class ResultsUnavailable(Exception):
+    """No peer that was asked could give some spans of a record. An expected loss: try other peers, or later."""
+
+    def __init__(self, record: Record, causes: dict[int, dict[PeerId, str]]) -> None:
+        spans = ", ".join(
+            f"span {span} ({'; '.join(f'…{peer[-5:]}: {why}' for peer, why in tried.items()) or 'no peer to ask'})"
+            for span, tried in sorted(causes.items())
+        )
+        super().__init__(f"round {record.plan.round}: nobody could give {spans}")
+        self.causes = causes
+        """Span -> what each peer that was asked answered."""
+
+
+class ResultServer:
+    """Answers ``result`` streams from a store; one per node."""
+
+    def __init__(self, transport: Transport, store: ResultStore, max_streams_per_peer: int = 4) -> None:
+        self._store = store
+        self._max_streams_per_peer = max_streams_per_peer
+        self._num_streams: Counter[PeerId] = Counter()
+        transport.serve(PROTOCOL, self._handle)
+
+    async def _handle(self, stream: ByteStream) -> None:
+        peer = stream.remote
+        if self._num_streams[peer] >= self._max_streams_per_peer:
+            raise RemoteProtocolError(peer, "too many streams", f"{self._num_streams[peer]} are open")
+        self._num_streams[peer] += 1
+        try:
+            while True:
+                await self._answer(stream)
+        finally:
+            self._num_streams[peer] -= 1
+
+    async def _answer(self, stream: ByteStream) -> None:
+        digest = await stream.read(DIGEST_BYTES)
+        if len(digest) != DIGEST_BYTES:
+            raise RemoteProtocolError(stream.remote, "malformed result request")
+        view = self._store.find(digest.hex())
+        await stream.write(NO if view is None else YES)
+        if view is not None:
+            # Frames end where chunks end, so that the client can check chunk by chunk.
+            for chunk in pieces(view, self._store.grid.encoded_bytes(0)):
+                await write_payload(stream, chunk)
+
+
+@dataclass
+class ResultFetcher:
+    """Completes records from other peers."""
+
+    transport: Transport
+    store: ResultStore
+    executor: Executor
+    on_misconduct: Callable[[RemoteProtocolError], None] = lambda _: None
+    max_concurrent: int = 4
+
+    async def fetch(self, record: Record, peers: Sequence[PeerId]) -> ResultBuffer:
+        """The buffer with all spans of ``record``, verified and durable; already held spans are not asked for again.
+
+        ``peers`` are asked in order, starting at another one for each span. Raises `ResultsUnavailable`, keeping
+        what has arrived; ValueError for a record that does not fit the grid; OSError when the disk is full.
+        """
+        if not self.store.grid.covers(record.plan.spans):
+            raise ValueError(f"record of round {record.plan.round} does not cover the grid")
+        buffer = await off_loop(self.executor, self.store.attempt, record.plan)
+        missing = self.store.missing(record)
+        peers = [peer for peer in peers if peer != self.transport.peer_id]
+        limit = asyncio.Semaphore(self.max_concurrent)
+        answers = await run_all(self._fetch_span(record, span, peers, buffer, limit) for span in missing)
+        causes = {span: tried for span, tried in zip(missing, answers, strict=True) if tried is not None}
+        if causes:
+            raise ResultsUnavailable(record, causes)
+        return buffer
+
+    async def _fetch_span(
+        self, record: Record, span: int, peers: list[PeerId], buffer: ResultBuffer, limit: asyncio.Semaphore
+    ) -> dict[PeerId, str] | None:
+        """None when the span is held, else what each peer answered."""
+        tried: dict[PeerId, str] = {}
+        buffer.forget(record.plan.spans[span])
+        start = span % len(peers) if peers else 0
+        async with limit:
+            for peer in peers[start:] + peers[:start]:
+                why = await self._try(record, span, peer, buffer)
+                if why is None:
+                    return None
+                tried[peer] = why
+        return tried
+
+    async def _try(self, record: Record, span: int, peer: PeerId, buffer: ResultBuffer) -> str | None:
+        try:
+            stream = await self.transport.open(peer, PROTOCOL)
+        except PeerUnreachable as error:
+            return error.why
+        try:
+            return await self._transfer(stream, record, span, buffer)
+        except StreamClosed as error:
+            return error.why
+        except RemoteProtocolError as error:
+            self.on_misconduct(error)
+            return error.rule
+        finally:
+            await stream.close()
+
+    async def _transfer(self, stream: ByteStream, record: Record, span: int, buffer: ResultBuffer) -> str | None:
+        digest = record.results[span].digest
+        await stream.write(bytes.fromhex(digest))
+        if not await read_answer(stream):
+            return "does not have it"
+        hasher: Any = blake3()
+        grid = self.store.grid
+        for chunk in grid.span_chunks(record.plan.spans[span]):
+            data = await read_payload(stream, grid.encoded_bytes(chunk))
+            await off_loop(self.executor, self._check, stream.remote, chunk, data, hasher)
+            buffer.write_chunk(chunk, data)
+        if hasher.hexdigest() != digest:
+            raise RemoteProtocolError(stream.remote, "result does not match its digest", f"span {span}")
+        await off_loop(self.executor, buffer.hold, record.plan.spans[span], digest)
+        return None
+
+    def _check(self, peer: PeerId, chunk: int, data: Buffer, hasher: Any) -> None:
+        try:
+            self.store.grid.codec.check(data, self.store.grid.chunk_length(chunk))
+        except InvalidEncoding as error:
+            raise RemoteProtocolError(peer, "invalid encoding", f"chunk {chunk}: {error}") from None
+        hasher.update(data)

@@ -1,0 +1,37 @@
+"""How a joiner gets the swarm's state, and how others give it: verified, from several donors, resumable.
+
+`StateSync` (client), `StateServer` (donor), `Chain` (what may be believed), `SnapshotLeaves` (a donor's memory).
+The way from the snapshot's round to the head is by results: `catch_up`.
+"""
+
+from __future__ import annotations
+
+from .catch_up import StateMismatch, catch_up
+from .chain import Chain, ChainHead, InvalidChain, check_commit, head_of
+from .client import StateSync, StateUnavailable, SyncedState, SyncProgress
+from .pacing import Pacer
+from .planning import Certifier, Uncertified
+from .server import StateServer, StateSource
+from .snapshot import PartialSnapshot, SnapshotLeaves, SnapshotManifest
+
+__all__ = [
+    "Certifier",
+    "Chain",
+    "ChainHead",
+    "InvalidChain",
+    "Pacer",
+    "PartialSnapshot",
+    "SnapshotLeaves",
+    "SnapshotManifest",
+    "StateMismatch",
+    "StateServer",
+    "StateSource",
+    "StateSync",
+    "StateUnavailable",
+    "SyncProgress",
+    "SyncedState",
+    "Uncertified",
+    "catch_up",
+    "check_commit",
+    "head_of",
+]

@@ -1,0 +1,77 @@
+"""The chain of commits: what a joiner may believe, starting from what it already trusts. Pure.
+
+Each commit is signed by a quorum of the roster that its parent names, so that whoever trusts the genesis can verify
+every later roster without trusting whom the commits come from.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, replace
+
+from ..identity import PeerId
+from ..messages import Commit, Record
+
+VerifyCommit = Callable[[Commit, tuple[PeerId, ...]], None]
+"""Raises an exception that says why, unless the commit's certificate is a quorum of the roster."""
+
+
+class InvalidChain(ValueError):
+    """A commit that does not continue the chain, or whose certificate does not hold."""
+
+
+@dataclass(frozen=True)
+class ChainHead:
+    """The last commit that is believed; round 0 is the genesis."""
+
+    round: int
+    record_id: str
+    """`content_id` of the record; the run id for the genesis."""
+    roster: tuple[PeerId, ...]
+    """Who decides the next round."""
+
+
+@dataclass(frozen=True)
+class Chain:
+    """Verified commits that follow ``anchor``, oldest first."""
+
+    anchor: ChainHead
+    commits: tuple[Commit, ...] = ()
+
+    @property
+    def head(self) -> ChainHead:
+        return head_of(self.commits[-1]) if self.commits else self.anchor
+
+    def record(self, round_number: int) -> Record | None:
+        """The record that decided a round, if it lies after the anchor."""
+        index = round_number - self.anchor.round - 1
+        return self.commits[index].record if 0 <= index < len(self.commits) else None
+
+    def extended(self, commits: Iterable[Commit], verify_commit: VerifyCommit) -> Chain:
+        """With ``commits`` appended. Raises `InvalidChain` at the first that does not fit."""
+        head, added = self.head, list[Commit]()
+        for commit in commits:
+            check_commit(head, commit, verify_commit)
+            head = head_of(commit)
+            added.append(commit)
+        return replace(self, commits=self.commits + tuple(added))
+
+
+def head_of(commit: Commit) -> ChainHead:
+    plan = commit.record.plan
+    return ChainHead(plan.round, commit.record.content_id(), plan.next_roster)
+
+
+def check_commit(head: ChainHead, commit: Commit, verify_commit: VerifyCommit) -> None:
+    """Raise `InvalidChain` unless ``commit`` is the one that follows ``head``."""
+    plan = commit.record.plan
+    if plan.round != head.round + 1:
+        raise InvalidChain(f"commit of round {plan.round} where {head.round + 1} is due")
+    if plan.parent != head.record_id:
+        raise InvalidChain(f"commit of round {plan.round} has another parent")
+    if plan.roster != head.roster:
+        raise InvalidChain(f"commit of round {plan.round} was voted on by another roster than its parent names")
+    try:
+        verify_commit(commit, head.roster)
+    except Exception as error:
+        raise InvalidChain(f"commit of round {plan.round}: {error}") from error

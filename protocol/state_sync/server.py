@@ -1,0 +1,122 @@
+"""The donor's side of state sync. A donor trains on while it serves; how much it serves is limited."""
+
+from __future__ import annotations
+
+import asyncio
+from collections import Counter
+from collections.abc import Sequence
+from concurrent.futures import Executor
+from typing import Protocol
+
+from pydantic import ValidationError
+
+from ..identity import PeerId
+from ..messages import Commit, Digest
+from ..offload import off_loop
+from ..payload import NO, YES, write_payload
+from ..transport import Buffer, ByteStream, RemoteProtocolError, Transport
+from .pacing import Pacer
+from .snapshot import SnapshotManifest
+from .wire import (
+    MAX_REQUEST_BYTES,
+    PROTOCOL,
+    REQUEST,
+    CommitsAnswer,
+    CommitsRequest,
+    LeafRequest,
+    ManifestRequest,
+)
+
+
+class StateSource(Protocol):
+    """What a node can give to joiners. Blocking methods are called in the executor."""
+
+    @property
+    def head_round(self) -> int:
+        """Last round committed here."""
+        ...
+
+    def commits(self, first: int, count: int) -> Sequence[Commit]:
+        """Up to ``count`` consecutive commits from round ``first`` on; empty if the first is not here. Blocking."""
+        ...
+
+    def manifest(self) -> SnapshotManifest | None:
+        """The newest snapshot, with the attests known so far. Blocking."""
+        ...
+
+    def read_leaf(self, digest: Digest) -> Buffer | None:
+        """Bytes of a leaf of a snapshot that is still here (`SnapshotLeaves.read`). Blocking."""
+        ...
+
+
+class StateServer:
+    """Answers ``state`` streams; one per node.
+
+    At most ``max_concurrent`` requests are answered at a time, the others wait their turn; leaves leave at the pacer's
+    speed.
+    """
+
+    def __init__(
+        self,
+        transport: Transport,
+        source: StateSource,
+        executor: Executor,
+        max_streams_per_peer: int = 4,
+        max_concurrent: int = 8,
+        pacer: Pacer | None = None,
+    ) -> None:
+        self._source = source
+        self._executor = executor
+        self._max_streams_per_peer = max_streams_per_peer
+        self._pacer = pacer or Pacer()
+        self._turn = asyncio.Semaphore(max_concurrent)
+        self._num_streams: Counter[PeerId] = Counter()
+        transport.serve(PROTOCOL, self._handle)
+
+    async def _handle(self, stream: ByteStream) -> None:
+        peer = stream.remote
+        if self._num_streams[peer] >= self._max_streams_per_peer:
+            raise RemoteProtocolError(peer, "too many streams", f"{self._num_streams[peer]} are open")
+        self._num_streams[peer] += 1
+        try:
+            while True:
+                frame = await stream.read(MAX_REQUEST_BYTES)
+                async with self._turn:
+                    await self._answer(stream, frame)
+        finally:
+            self._num_streams[peer] -= 1
+
+    async def _answer(self, stream: ByteStream, frame: bytes) -> None:
+        try:
+            request = REQUEST.validate_json(frame)
+        except ValidationError:
+            raise RemoteProtocolError(stream.remote, "malformed state request") from None
+        match request:
+            case CommitsRequest():
+                await self._send_commits(stream, request)
+            case ManifestRequest():
+                await self._send_manifest(stream)
+            case LeafRequest():
+                await self._send_leaf(stream, request.digest)
+            case _:
+                raise AssertionError(request)
+
+    async def _send_commits(self, stream: ByteStream, request: CommitsRequest) -> None:
+        commits = await off_loop(self._executor, self._source.commits, request.first, request.count)
+        answer = CommitsAnswer(num_commits=len(commits), head=self._source.head_round)
+        await stream.write(answer.canonical())
+        for commit in commits:
+            await stream.write(commit.canonical())
+
+    async def _send_manifest(self, stream: ByteStream) -> None:
+        manifest = await off_loop(self._executor, self._source.manifest)
+        await stream.write(NO if manifest is None else YES)
+        if manifest is not None:
+            await stream.write(manifest.canonical())
+
+    async def _send_leaf(self, stream: ByteStream, digest: Digest) -> None:
+        data = await off_loop(self._executor, self._source.read_leaf, digest)
+        await stream.write(NO if data is None else YES)
+        if data is not None:
+            await self._pacer.spend(len(data))
+            await write_payload(stream, data)

@@ -1,0 +1,386 @@
+"""One node's network: p2pd under supervision, transport and directory on top, seeds dialled and explained."""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import sys
+from collections.abc import Callable, Sequence
+from pathlib import Path
+
+from .. import transport as contract
+from ..identity import Identity, PeerId
+from . import addresses, run_folder, seeds
+from ._hivemind import P2PDaemonError, log
+from .directory import DhtDirectory
+from .libp2p_transport import Libp2pTransport, protocol_prefix, usable_address
+from .p2pd import P2pd, P2pdError, P2pdOptions
+from .settings import Health, SeedResult, SwarmError, SwarmEvent, SwarmSettings
+
+FIRST_RESTART_PAUSE_S, MAX_RESTART_PAUSE_S = 0.1, 10.0
+
+
+class Swarm:
+    """Built by `Swarm.start`. All coroutines run in the loop that started it."""
+
+    def __init__(self, identity: Identity, settings: SwarmSettings) -> None:
+        self.settings = settings
+        self.peer_id = identity.peer_id
+        self._listeners: list[Callable[[SwarmEvent], None]] = []
+        self._transport = Libp2pTransport(identity.peer_id, settings, self._emit)
+        client_only = settings.behind_router
+        self._directory = DhtDirectory(identity.peer_id, settings.run_id, client_only, self._on_conflict)
+        self._answerer = seeds.Answerer(self._transport, settings.run_id, settings.connect_timeout_s)
+        self._folder: Path | None = None
+        self._daemon: P2pd | None = None
+        self._relays: tuple[str, ...] = ()
+        self._listen = settings.listen
+        self._addresses: tuple[str, ...] = ()
+        self._seed_results: tuple[SeedResult, ...] = ()
+        self._num_restarts = 0
+        self._last_failure = ""
+        self._reachable, self._reachability = not settings.behind_router, "nobody has confirmed it yet"
+        self._connected: dict[PeerId, tuple[str, ...]] = {}
+        self._tasks: list[asyncio.Task[None]] = []
+        self._stopping = False
+
+    # --- life
+
+    @classmethod
+    async def start(cls, settings: SwarmSettings, on_event: Callable[[SwarmEvent], None] | None = None) -> Swarm:
+        """Start p2pd, dial seeds and known peers, and keep it all running until `stop`.
+
+        Seeds that do not answer never prevent a start; each is reported with its cause (`seed_results`, events).
+
+        Raises
+            IdentityError: the key file cannot be used.
+            PortInUse: names the port and the option.
+            DuplicateIdentity: another node runs with this key; it was not disturbed.
+            SwarmError: p2pd cannot be started; carries its last output lines.
+        """
+        identity = Identity.load(settings.identity_path)
+        raise_open_file_limit(settings.min_open_files)
+        swarm = cls(identity, settings)
+        if on_event is not None:
+            swarm.on_event(on_event)
+        try:
+            await swarm._start()
+        except P2pdError as error:
+            await swarm.stop()
+            raise SwarmError(str(error)) from None
+        except BaseException:
+            await swarm.stop()
+            raise
+        return swarm
+
+    async def _start(self) -> None:
+        for address in self.settings.listen:
+            addresses.check_free(address)
+        await self._probe()
+        self._folder = run_folder.create(self.settings.runtime_folder)
+        await self._start_daemon()
+        await self._meet_everybody()
+        self._tasks = [asyncio.create_task(self._supervise()), asyncio.create_task(self._redial())]
+        self._emit(SwarmEvent("started", f"listening on {', '.join(self.addresses) or 'no address'}"))
+
+    async def _probe(self) -> None:
+        """Dial everybody under a throw-away key: is our own taken, who answers, whom can we use as a relay."""
+        targets = self._dial_targets()
+        if not targets:
+            return
+        async with seeds.Probe(self.settings) as probe:
+            results = await probe.dial(targets)
+            await seeds.ask_whether_taken(probe, self.peer_id, results, self.settings)
+        self._seed_results = tuple(results[: len(self.settings.seeds)])
+        for result in self._seed_results:
+            self._emit(SwarmEvent("seed", f"seed {result.address}: {result.detail}", result.peer))
+        relays = {r.peer: r.address for r in results if r.answered and r.address in self.settings.seeds}
+        # Each once: one dead or doubled relay delays the reservation to 180 s.
+        self._relays = tuple(relays.values()) if self.settings.behind_router else ()
+
+    def _dial_targets(self) -> list[str]:
+        known = [f"{text}/p2p/{peer}" for peer, texts in self.settings.known_peers.items() for text in texts[:2]]
+        targets = [*self.settings.seeds, *known]
+        return [text for text in dict.fromkeys(targets) if not text.endswith(f"/p2p/{self.peer_id}")]
+
+    async def _start_daemon(self) -> None:
+        assert self._folder is not None
+        settings = self.settings
+        options = P2pdOptions(
+            identity_path=settings.identity_path,
+            peer_id=self.peer_id,
+            folder=self._folder,
+            protocol_prefix=protocol_prefix(settings.run_id),
+            listen=self._listen,
+            announce=settings.announce,
+            trusted_relays=self._relays,
+            use_auto_relay=bool(self._relays),
+            is_relay=settings.is_seed,
+            map_ports=settings.map_ports,
+            dht_mode="client" if settings.behind_router else "server",
+            start_timeout_s=settings.start_timeout_s,
+            command=settings.p2pd_command,
+        )
+        daemon = await seeds.start_with_retries(options, settings, traffic=self._transport.traffic)
+        try:
+            await self._refresh_addresses(daemon)
+            self._listen = keep_ports(self._listen, self._addresses)
+            await self._transport.attach(daemon)
+        except BaseException:
+            await daemon.stop()
+            raise
+        self._daemon = daemon
+
+    async def _meet_everybody(self) -> None:
+        """Connect to all known addresses and join their DHT. Raises `P2pdError` only if our own p2pd fails."""
+        assert self._daemon is not None
+        # A peer that dialled us did so from its listen port (libp2p reuses it), so we can dial it after a restart.
+        targets: dict[PeerId, tuple[str, ...]] = {**self._connected, **self._transport.known_addresses}
+        for peer, texts in self.settings.known_peers.items():
+            targets.setdefault(peer, texts)
+        for text in self.settings.seeds:
+            plain, peer = addresses.split_peer(text)
+            if peer and usable_address(PeerId(peer), plain):
+                targets[PeerId(peer)] = (*targets.get(PeerId(peer), ()), plain)
+        targets.pop(self.peer_id, None)
+        dials = [self._transport.connect(peer, tuple(dict.fromkeys(texts))) for peer, texts in targets.items()]
+        await asyncio.gather(*dials, return_exceptions=True)
+        await self._refresh_peers()
+        try:
+            await self._directory.attach(self._daemon, self._connected)
+        except (P2PDaemonError, OSError, TimeoutError) as error:
+            raise P2pdError(f"the directory could not be set up: {error!r}") from None
+        await self._check_reachability()
+
+    async def stop(self) -> None:
+        """End everything that was started: streams, DHT, p2pd, sockets, folder. Idempotent."""
+        self._stopping = True
+        tasks, self._tasks = self._tasks, []
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._transport.close(0.5 if self._daemon is not None else 0.0)
+        await self._stop_daemon()
+        if self._folder is not None:
+            run_folder.remove(self._folder)
+            self._folder = None
+            self._emit(SwarmEvent("stopped", "the network is stopped"))
+
+    async def _stop_daemon(self) -> None:
+        self._transport.detach()
+        await self._directory.detach()
+        daemon, self._daemon = self._daemon, None
+        if daemon is not None:
+            await daemon.stop()
+
+    # --- what the node uses
+
+    @property
+    def transport(self) -> contract.Transport:
+        return self._transport
+
+    @property
+    def directory(self) -> contract.Directory:
+        return self._directory
+
+    @property
+    def addresses(self) -> tuple[str, ...]:
+        """Own addresses ending in ``/p2p/<own id>``; those that others can use come first."""
+        order = {"public": 0, "name": 0, "private": 1, "relay": 2, "loopback": 3}
+        texts = sorted(self.settings.announce or self._addresses, key=lambda text: order[addresses.reach(text)])
+        return tuple(f"{text}/p2p/{self.peer_id}" for text in texts)
+
+    @property
+    def seed_results(self) -> tuple[SeedResult, ...]:
+        """How each seed of the settings answered at the start, in their order."""
+        return self._seed_results
+
+    @property
+    def reachable(self) -> bool:
+        """Whether others can dial this node, as far as it is known; true until a peer found otherwise."""
+        return self._reachable
+
+    def health(self) -> Health:
+        """State at this moment; costs nothing."""
+        daemon = self._daemon
+        connected = self._connected if daemon is not None else {}
+        direct = tuple(p for p, texts in connected.items() if not all(map(addresses.is_relayed, texts)))
+        return Health(
+            alive=daemon is not None,
+            p2pd_pid=daemon.pid if daemon is not None else None,
+            num_restarts=self._num_restarts,
+            last_failure=self._last_failure,
+            connected_peers=tuple(connected),
+            direct_peers=direct,
+            addresses=self.addresses,
+            reachable=self._reachable,
+            reachability=self._reachability,
+        )
+
+    def on_event(self, listener: Callable[[SwarmEvent], None]) -> None:
+        """Call ``listener`` for every later event, in the loop's thread."""
+        self._listeners.append(listener)
+
+    async def connect(self, peer: PeerId, known: Sequence[str] = ()) -> None:
+        """Remember a peer's addresses, dial it and enter it into the routing table. Raises `PeerUnreachable`."""
+        await self._transport.connect(peer, tuple(known))
+        await self._directory.meet([peer])
+        with contextlib.suppress(P2pdError):  # the watchdog deals with it
+            await self._refresh_peers()
+
+    async def dial_seeds(self, targets: Sequence[str]) -> list[SeedResult]:
+        """Dial with this node's own identity and report each cause."""
+        daemon = await self._transport.daemon(self.settings.connect_timeout_s)
+        return await seeds.dial_all(self._transport, daemon, targets, self.settings)
+
+    # --- supervision
+
+    async def _supervise(self) -> None:
+        while True:
+            why = await self._watch()
+            self._last_failure = why
+            self._emit(SwarmEvent("p2pd_failed", f"the p2p daemon failed ({why}); restarting it"))
+            await self._restart()
+
+    async def _watch(self) -> str:
+        """Return why p2pd has to be replaced, as soon as it has."""
+        assert self._daemon is not None
+        daemon, ended = self._daemon, asyncio.create_task(self._daemon.wait())
+        try:
+            while True:
+                done, _ = await asyncio.wait({ended}, timeout=self.settings.health_interval_s)
+                if done:
+                    return f"it ended with status {ended.result()}"
+                try:
+                    await self._refresh_addresses(daemon)
+                    await self._refresh_peers()
+                except P2pdError as error:
+                    return str(error)
+        finally:
+            ended.cancel()
+
+    async def _restart(self) -> None:
+        """Replace p2pd on the same ports, with pauses that grow while that fails. Never gives up, never raises."""
+        pause_s = FIRST_RESTART_PAUSE_S
+        while True:
+            await self._stop_daemon()
+            try:
+                await self._start_daemon()
+                await self._meet_everybody()
+                break
+            except (P2pdError, OSError) as error:
+                self._last_failure = str(error)
+                log.warning("%s; next attempt in %.1f s", error, pause_s)
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, MAX_RESTART_PAUSE_S)
+        self._num_restarts += 1
+        self._emit(SwarmEvent("p2pd_restarted", "the p2p daemon runs again on the same ports"))
+
+    async def _refresh_addresses(self, daemon: P2pd) -> None:
+        found = await daemon.identify(self.settings.health_timeout_s)
+        if found != self._addresses:
+            self._addresses = found
+            self._emit(SwarmEvent("addresses", f"own addresses: {', '.join(self.addresses) or 'none'}"))
+
+    async def _refresh_peers(self) -> None:
+        if self._daemon is not None:
+            self._connected = await self._daemon.peers(self.settings.health_timeout_s)
+
+    async def _redial(self) -> None:
+        """Dial seeds and known peers that are missing, so that a seed that starts late is met."""
+        while True:
+            await asyncio.sleep(self.settings.redial_interval_s)
+            for target in self._dial_targets():
+                plain, peer = addresses.split_peer(target)
+                if peer is None or peer in self._connected or self._daemon is None:
+                    continue
+                with contextlib.suppress(contract.PeerUnreachable, P2pdError, ValueError):
+                    await self.connect(PeerId(peer), (plain,))
+            if not self._reachability.startswith("confirmed"):
+                await self._check_reachability()
+
+    # --- reachability
+
+    async def _check_reachability(self) -> None:
+        """Ask up to three peers to dial our TCP ports back at the address they see us under."""
+        ports = sorted({w.port for w in map(addresses.endpoint, self._listen) if w and w.transport == "tcp" and w.port})
+        if not ports or not self._connected:
+            return
+        question = seeds.Question(kind="dial_back", ports=tuple(ports[: seeds.MAX_DIAL_BACK_PORTS]))
+        peers = list(self._connected)[:3]
+        answers = await asyncio.gather(*(self._ask(peer, question) for peer in peers))
+        heard = [answer for answer in answers if answer is not None and answer.observed_host]
+        if not heard:
+            return
+        confirmed = [answer for answer in heard if answer.open_ports]
+        if confirmed:
+            self._set_reachability(True, f"confirmed by {len(confirmed)} of {len(heard)} peers")
+            return
+        names = ", ".join(str(port) for port in ports)
+        text = (
+            f"TCP port {names} is closed at {heard[0].observed_host}, as {len(heard)} peers found; open or forward it "
+            "in the router or firewall, or go on with outgoing connections only"
+        )
+        self._set_reachability(False, text)
+
+    async def _ask(self, peer: PeerId, question: seeds.Question) -> seeds.Answer | None:
+        try:
+            return await seeds.ask(self._transport, peer, question, self.settings.seed_timeout_s)
+        except contract.PeerUnreachable:
+            return None
+
+    def _set_reachability(self, reachable: bool, text: str) -> None:
+        if (reachable, text) != (self._reachable, self._reachability):
+            self._reachable, self._reachability = reachable, text
+            self._emit(SwarmEvent("reachability", text))
+
+    # --- events
+
+    def _on_conflict(self, text: str) -> None:
+        advice = f"{text}; stop the other node that uses {self.settings.identity_path}, or give one of them a new key"
+        self._emit(SwarmEvent("identity_conflict", advice, self.peer_id))
+
+    def _emit(self, event: SwarmEvent) -> None:
+        log.debug("%s: %s", event.kind, event.text)
+        for listener in self._listeners:
+            try:
+                listener(event)
+            except Exception as error:
+                log.warning("a listener of swarm events failed: %r", error)
+
+
+def keep_ports(listen: tuple[str, ...], found: Sequence[str]) -> tuple[str, ...]:
+    """``listen`` with every port 0 replaced by the port that p2pd chose, as seen in its own addresses."""
+    kept: list[str] = []
+    for text in listen:
+        where = addresses.endpoint(text)
+        if where is not None and where.port == 0:
+            family = addresses.parse(text)[0][0]
+            same = [
+                w.port
+                for other in found
+                if (w := addresses.endpoint(other)) and w.transport == where.transport
+                and addresses.parse(other)[0][0] == family and _tail(other) == _tail(text)
+            ]  # fmt: skip
+            text = addresses.with_port(text, same[0]) if same else text
+        kept.append(text)
+    return tuple(kept)
+
+
+def _tail(text: str) -> list[str]:
+    return [name for name, _ in addresses.parse(text)[2:]]
+
+
+def raise_open_file_limit(wanted: int) -> None:
+    """Raise RLIMIT_NOFILE to ``wanted``. Raises `SwarmError` naming the remedy if the hard limit is far below."""
+    if sys.platform == "win32":
+        return
+    import resource
+
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if soft == resource.RLIM_INFINITY or soft >= wanted:
+        return
+    target = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, target), hard))
+    if target < min(wanted, 512):
+        raise SwarmError(f"only {target} open files are allowed and at least 512 are needed; run: ulimit -n {wanted}")

@@ -1,0 +1,45 @@
+"""For every test: no process may outlive the suite, and hypothesis behaves the same on every machine."""
+
+from __future__ import annotations
+
+import os
+import uuid
+from collections.abc import Iterator
+from contextlib import suppress
+
+import psutil
+import pytest
+from hypothesis import HealthCheck, settings
+
+# Inherited by every process that a test starts, by whatever detours; so leftovers are found without knowing names.
+_MARK = "ATOLL_TEST_RUN"
+_GRACE_S = 5.0
+
+settings.register_profile("atoll", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("atoll")
+
+
+def _processes_with(mark: str) -> list[psutil.Process]:
+    found: list[psutil.Process] = []
+    for process in psutil.process_iter():
+        with suppress(psutil.Error):
+            if process.environ().get(_MARK) == mark and process.status() != psutil.STATUS_ZOMBIE:
+                found.append(process)
+    return found
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _no_process_outlives_the_tests() -> Iterator[None]:
+    """Ends whatever a test of this worker left running, and reports it as an error."""
+    mark = uuid.uuid4().hex
+    os.environ[_MARK] = mark
+    yield
+    # this worker's own environment, as /proc shows it, is that of its start: it is not among them
+    leftovers = _processes_with(mark)
+    _, alive = psutil.wait_procs(leftovers, timeout=_GRACE_S)
+    described: list[str] = []
+    for process in alive:
+        with suppress(psutil.Error):
+            described.append(f"{process.pid} {' '.join(process.cmdline())}")
+            process.kill()
+    assert not described, "tests left processes running (ended now): " + "; ".join(described)

@@ -1,0 +1,328 @@
+"""A trainer's life between events: inner steps, contribution, carry, checkpoint. Knows no peers, only a `Reducer`.
+
+A round is trained from a private copy of its anchor, so that a round which commits without us (the shared anchor is
+then already the next one) still leaves our pseudo-gradient whole: it becomes the *carry*, merged by tokens into the
+next contribution and dropped if that one misses too (property S6).
+"""
+
+from __future__ import annotations
+
+import math
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+import numpy as np
+
+from ..kernels.codec import NonFiniteError
+from .checkpoint import CheckpointStore, SaveFailed
+from .data import Lease
+from .reducer import (
+    Aborted,
+    Committed,
+    Evaluate,
+    Evaluation,
+    Event,
+    Progress,
+    PseudoGradient,
+    Reducer,
+    Save,
+    Saved,
+    Start,
+    Stop,
+    Warned,
+    Withheld,
+)
+
+if TYPE_CHECKING:
+    from numpy.typing import NDArray
+
+    from .checkpoint import Checkpoint
+    from .inner_loop import InnerLoop, StepResult
+
+_SPEED_DECAY = 0.9  # tokens/s are averaged over about the last ten steps
+
+
+@dataclass(frozen=True)
+class Carry:
+    """A pseudo-gradient that missed its round."""
+
+    delta: NDArray[np.float32]  # (num_elements,)
+    num_tokens: int
+
+
+@dataclass(frozen=True)
+class Work:
+    """Position in a round: which lease, how much of it is used, and what the pseudo-gradient holds so far."""
+
+    round: int
+    generation: int
+    lease: Lease
+    lease_step: int = 0
+    """Batches of the lease that are used."""
+    num_steps: int = 0
+    num_tokens: int = 0
+    loss_sum: float = 0.0
+
+    @property
+    def loss(self) -> float:
+        """Mean training loss so far, nats per token; 0 before the first step."""
+        return self.loss_sum / self.num_steps if self.num_steps else 0.0
+
+    def after(self, step: StepResult) -> Work:
+        """With one more batch used; it counts only if the step was taken."""
+        taken = 1 if step.num_tokens else 0
+        return Work(
+            self.round,
+            self.generation,
+            self.lease,
+            self.lease_step + 1,
+            self.num_steps + taken,
+            self.num_tokens + step.num_tokens,
+            self.loss_sum + (step.loss if taken else 0.0),
+        )
+
+    def from_anchor(self) -> Work:
+        """Back at the anchor; the lease stays as used as it is, so no sample counts twice."""
+        return Work(self.round, self.generation, self.lease, self.lease_step)
+
+
+def merge(
+    delta: NDArray[np.float32],  # (num_elements,), changed in place
+    num_tokens: int,
+    carry: Carry | None,
+) -> int:
+    """delta ← (w₁·delta + w₂·carry) / (w₁ + w₂), weights being tokens; returns w₁ + w₂."""
+    if carry is None:
+        return num_tokens
+    total = num_tokens + carry.num_tokens
+    delta *= np.float32(num_tokens / total)
+    delta += np.float32(carry.num_tokens / total) * carry.delta
+    return total
+
+
+class Session:
+    """Runs an `InnerLoop` against a `Reducer` until `Stop`."""
+
+    def __init__(
+        self,
+        loop: InnerLoop,
+        reducer: Reducer,
+        store: CheckpointStore | None = None,
+        save_interval_s: float = 60.0,
+        clock: Callable[[], float] = time.monotonic,
+    ) -> None:
+        self.loop, self.reducer, self.store = loop, reducer, store
+        self._inner = loop.config.inner
+        self._save_interval_s, self._clock, self._saved_at = save_interval_s, clock, clock()
+        self._work: Work | None = None
+        self._anchor = np.zeros(loop.layout.num_elements, np.float32)
+        self._carry: Carry | None = None
+        self._target_step = 0
+        self._tokens_per_s = 0.0
+        self._restored: Checkpoint | None = None
+
+    @property
+    def work(self) -> Work | None:
+        """Where training stands, None before the first `Start`."""
+        return self._work
+
+    def restore(self, checkpoint: Checkpoint) -> None:
+        """Use a checkpoint of `snapshot` when `Start` names its round or the next one."""
+        self._restored = checkpoint
+
+    def run(self) -> None:
+        """Train until `Stop`."""
+        event: Event | None = None
+        while not isinstance(event, Stop):
+            event = self.reducer.poll() or self._go_on()
+            if event is not None:
+                self._handle(event)
+
+    def _go_on(self) -> Event | None:
+        """One inner step, or the contribution, or waiting: whatever is next."""
+        work = self._work
+        if work is None:
+            return self.reducer.wait()
+        indices = work.lease.batch(work.lease_step, self._inner.batch_size)
+        if work.lease_step < self._target_step and indices is not None:
+            return self._step(work, indices)
+        if work.num_steps > 0:
+            return self._contribute(work)
+        if indices is None:
+            return self.reducer.wait()  # nothing to contribute, and no data left to train on
+        self._aim(work)  # every step was left out
+        return None
+
+    def _handle(self, event: Event) -> None:
+        match event:
+            case Start():
+                self._start(event)
+            case Committed():
+                self._committed(event)
+            case Aborted():
+                self._aborted(event)
+            case Evaluate():
+                self._evaluate()
+            case Save():
+                self._save()
+            case Stop(save=True):
+                self._save()
+            case Stop():
+                pass
+
+    def _step(self, work: Work, indices: range) -> None:
+        started_at = self._clock()
+        step = self.loop.step(self.loop.data.batch(indices))
+        self._work = work.after(step)
+        self._measure_speed(step.num_tokens, self._clock() - started_at)
+        self._report_progress(self._work, step)
+        if self._clock() - self._saved_at >= self._save_interval_s:
+            self._save()
+
+    def _contribute(self, work: Work) -> Event | None:
+        delta = self.loop.pseudo_gradient(self._anchor)
+        num_tokens = merge(delta, work.num_tokens, self._carry)
+        try:
+            return self.reducer.reduce(PseudoGradient(work.round, delta, num_tokens, work.num_steps, work.loss))
+        except NonFiniteError as error:
+            self._withhold(work, error)
+            return None
+
+    def _withhold(self, work: Work, error: NonFiniteError) -> None:
+        """Start again from the anchor on the rest of the lease. The optimizer and the carry may be poisoned too."""
+        self.reducer.report(Withheld(round=work.round, reason=f"pseudo-gradient of round {work.round}: {error}"))
+        self.loop.load(self._anchor)
+        self.loop.reset_optimizer()
+        self._carry = None
+        self._work = work.from_anchor()
+        self._aim(self._work)
+
+    def _start(self, event: Start) -> None:
+        restored, self._restored = self._restored, None
+        self._carry = None
+        self._load(event.round - 1)
+        self._work = Work(event.round, event.generation, event.lease)
+        self._aim(self._work)
+        if event.reset_optimizer:
+            self.loop.reset_optimizer()
+        elif restored is not None:
+            self._resume(restored, event)
+
+    def _resume(self, checkpoint: Checkpoint, event: Start) -> None:
+        """Go on exactly where the checkpoint stood, or one round later with its work as carry or spent."""
+        state, tensors = checkpoint.state, checkpoint.tensors
+        age = event.round - state["round"]
+        if age not in (0, 1):
+            return  # too old: as after a state sync, a fresh optimizer warms up
+        self.loop.restore_optimizer(tensors, state["num_steps_done"])
+        is_same_anchor = np.array_equal(tensors["anchor"], self._anchor)
+        if age == 0 and is_same_anchor and state["lease"] == [event.lease.first, event.lease.count]:
+            self._resume_work(checkpoint, event)
+        elif age == 1 and not event.previous_counted and state["num_tokens"]:
+            self._keep(tensors["anchor"] - tensors["parameters"], state["num_tokens"])
+
+    def _resume_work(self, checkpoint: Checkpoint, event: Start) -> None:
+        state, tensors = checkpoint.state, checkpoint.tensors
+        self.loop.load(tensors["parameters"])
+        position = (state["lease_step"], state["num_steps"], state["num_tokens"], state["loss_sum"])
+        self._work = Work(event.round, event.generation, event.lease, *position)
+        self._target_step = state["target_step"]
+        if state["carry_tokens"]:
+            self._carry = Carry(tensors["carry"], state["carry_tokens"])
+
+    def _committed(self, event: Committed) -> None:
+        work = self._work
+        self._carry = None
+        if work is not None and not event.counted and event.round == work.round and work.num_tokens:
+            self._keep(self.loop.pseudo_gradient(self._anchor), work.num_tokens)
+        self._load(event.round)
+        self._work = Work(event.round + 1, event.generation, event.lease)
+        self._aim(self._work)
+
+    def _keep(self, delta: NDArray[np.float32], num_tokens: int) -> None:
+        """Make the carry, unless it has a NaN, which is then said and lost."""
+        if np.isfinite(delta).all():
+            self._carry = Carry(delta, num_tokens)
+
+    def _aborted(self, event: Aborted) -> None:
+        if self._work is None:
+            return
+        position = (self._work.lease_step, self._work.num_steps, self._work.num_tokens, self._work.loss_sum)
+        self._work = Work(self._work.round, event.generation, self._work.lease, *position)
+        if self._work.lease_step >= self._target_step:
+            self._aim(self._work)
+
+    def _load(self, round_: int) -> None:
+        self._anchor[:] = self.reducer.load_anchor(round_)
+        self.loop.load(self._anchor)
+
+    def _aim(self, work: Work) -> None:
+        """Contribute after H more batches, or where the lease ends."""
+        self._target_step = min(work.lease_step + self._inner.num_steps, self._inner.lease_steps)
+
+    def _evaluate(self) -> None:
+        """Of the private anchor, so that it never races with the next commit."""
+        if self._work is None:
+            return
+        validation = self.loop.evaluate(self._anchor)
+        self.reducer.report(
+            Evaluation(
+                round=self._work.round - 1,
+                validation_loss=validation.loss,
+                bits_per_byte=validation.bits_per_byte,
+                num_tokens=validation.num_tokens,
+            )
+        )
+
+    def snapshot(self) -> tuple[dict[str, NDArray[np.float32]], dict[str, Any]]:
+        """Everything an exact resume needs: (tensors, JSON state). Call it after the first `Start`."""
+        work = self._work
+        if work is None:
+            raise RuntimeError("nothing to save before the first round starts")
+        tensors = {"anchor": self._anchor, "parameters": self.loop.parameters()}
+        tensors |= self.loop.optimizer_tensors() | self.reducer.checkpoint_tensors()
+        if self._carry:
+            tensors["carry"] = self._carry.delta
+        return tensors, {
+            "round": work.round,
+            "lease": [work.lease.first, work.lease.count],
+            "lease_step": work.lease_step,
+            "target_step": self._target_step,
+            "num_steps": work.num_steps,
+            "num_tokens": work.num_tokens,
+            "loss_sum": work.loss_sum,
+            "num_steps_done": self.loop.num_steps_done,
+            "carry_tokens": self._carry.num_tokens if self._carry else 0,
+        }
+
+    def _save(self) -> None:
+        self._saved_at = self._clock()
+        if self.store is None or self._work is None:
+            return
+        result = self.store.save(*self.snapshot())
+        if not isinstance(result, SaveFailed):  # a failure was said by the store
+            self.reducer.report(Saved(round=self._work.round, num_bytes=result.num_bytes))
+
+    def _measure_speed(self, num_tokens: int, elapsed_s: float) -> None:
+        speed = num_tokens / max(elapsed_s, 1e-9)
+        decay = _SPEED_DECAY if self._tokens_per_s else 0.0
+        self._tokens_per_s = decay * self._tokens_per_s + (1 - decay) * speed
+
+    def _report_progress(self, work: Work, step: StepResult) -> None:
+        if not math.isfinite(step.gradient_norm):
+            text = f"round {work.round}: a step was left out because its gradient norm is {step.gradient_norm}"
+            self.reducer.report(Warned(text=text))
+        self.reducer.report(
+            Progress(
+                round=work.round,
+                step=work.num_steps,
+                num_steps=self._target_step,
+                num_tokens=work.num_tokens,
+                loss=step.loss,
+                gradient_norm=step.gradient_norm,
+                lr=step.lr,
+                tokens_per_s=self._tokens_per_s,
+            )
+        )

@@ -1,0 +1,179 @@
+"""The trainer process: a `Session` whose reducer is the daemon at the other end of a control channel.
+
+The daemon starts it as ``python -P -m atoll.training.trainer --control-fd N --buffers-fd M --spec-file F --folder D``.
+It lives exactly as long as its daemon: on Linux the kernel kills it when the daemon dies, elsewhere it ends at the
+channel's end of file. Ctrl-C reaches the whole process group, so it is ignored here: the daemon decides.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import ctypes
+import math
+import os
+import signal
+import socket
+import sys
+from dataclasses import dataclass
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+from .channel import ChannelClosed, TrainerChannel
+from .checkpoint import Checkpoint, CheckpointStore
+from .config import TrainerSpec
+from .outer import ChunkLayout
+from .reducer import Event, Failed, Hello, PseudoGradient, Ready, Report, Warned
+from .shared_buffers import SharedBuffers
+
+if TYPE_CHECKING:
+    import numpy as np
+    from numpy.typing import NDArray
+
+_PR_SET_PDEATHSIG = 1
+EXIT_FAILED = 1
+EXIT_DAEMON_GONE = 3
+
+
+@dataclass
+class ChannelReducer:
+    """Hands contributions to the daemon through shared buffers, and hears its events."""
+
+    channel: TrainerChannel
+    buffers: SharedBuffers
+    grid: ChunkLayout
+    generation: int = 0
+    """From the daemon's last event: seals the next contribution."""
+    nan_round: int = 0
+    """Fault injection: the first contribution of this round gets a NaN (``ATOLL_NAN_AT``; 0: never)."""
+
+    def load_anchor(self, round: int) -> NDArray[np.float32]:  # noqa: A002
+        """The sealed anchor of ``round``. Raises `NotSealed`."""
+        return self.buffers.anchor(round)
+
+    def reduce(self, contribution: PseudoGradient) -> Event:
+        """Encode into the shared buffer, seal, say so, and wait for the next event."""
+        if contribution.round == self.nan_round:
+            self.nan_round = 0
+            contribution.delta[0] = math.nan
+        self._write(contribution)
+        self.report(
+            Ready(
+                round=contribution.round,
+                generation=self.generation,
+                num_tokens=contribution.num_tokens,
+                num_steps=contribution.num_steps,
+                loss=contribution.loss,
+            )
+        )
+        return self.wait()
+
+    def poll(self) -> Event | None:
+        """The daemon's next event, if it is there."""
+        event = self.channel.poll()
+        return None if event is None else self._note(event)
+
+    def wait(self) -> Event:
+        """The daemon's next event."""
+        return self._note(self.channel.wait())
+
+    def report(self, report: Report) -> None:
+        """Tell the daemon. If it is gone, the next `poll` or `wait` says so."""
+        with contextlib.suppress(ChannelClosed):
+            self.channel.send(report)
+
+    def checkpoint_tensors(self) -> dict[str, NDArray[np.float32]]:
+        """Nothing: the outer state is the daemon's."""
+        return {}
+
+    def _write(self, contribution: PseudoGradient) -> None:
+        out = self.buffers.open_contribution()
+        for chunk in range(self.grid.num_chunks):
+            self.grid.codec.encode(contribution.delta[self.grid.elements(chunk)], out[self.grid.encoded_range(chunk)])
+            self.buffers.mark_complete(chunk)
+        self.buffers.seal_contribution(contribution.round, self.generation)
+
+    def _note(self, event: Event) -> Event:
+        self.generation = getattr(event, "generation", self.generation)
+        return event
+
+
+def run_trainer(channel: TrainerChannel, buffers: SharedBuffers, spec: TrainerSpec, folder: Path) -> None:
+    """Train until the daemon says `Stop`. Raises `ChannelClosed` once it is gone, `DataError` for an unusable text."""
+    import torch
+
+    from ..kernels.codec import codec
+    from .data import TextData
+    from .inner_loop import InnerLoop, choose_device
+    from .session import Session
+
+    torch.set_num_threads(spec.num_threads)
+    config = spec.training
+    data = TextData.load(config.data, config.model.sequence_length)
+    loop = InnerLoop(config, data, choose_device(spec.device))
+    grid = ChunkLayout(loop.layout.num_elements, spec.chunk_elements, codec(spec.codec))
+    require_geometry(buffers, grid)
+    reducer = ChannelReducer(channel, buffers, grid, nan_round=int(os.environ.get("ATOLL_NAN_AT", "0")))
+    store = CheckpointStore(folder, "inner", on_warning=lambda text: reducer.report(Warned(text=text)))
+    session = Session(loop, reducer, store, spec.save_interval_s)
+    checkpoint = load_inner(store, grid.num_elements)
+    if checkpoint is not None:
+        session.restore(checkpoint)
+    channel.send(
+        Hello(
+            pid=os.getpid(),
+            device=str(loop.device),
+            num_parameters=grid.num_elements,
+            resumed_round=None if checkpoint is None else checkpoint.state["round"],
+        )
+    )
+    session.run()
+
+
+def require_geometry(buffers: SharedBuffers, grid: ChunkLayout) -> None:
+    """Raise ValueError unless the daemon's buffers are made for this grid."""
+    found = (buffers.num_elements, buffers.num_chunks, buffers.contribution_bytes)
+    expected = (grid.num_elements, grid.num_chunks, grid.encoded_bytes)
+    if found != expected:
+        raise ValueError(f"shared buffers hold (elements, chunks, bytes) {found}, the model and codec need {expected}")
+
+
+def load_inner(store: CheckpointStore, num_elements: int) -> Checkpoint | None:
+    """The newest inner checkpoint, None if there is none for a model of this size."""
+    checkpoint = store.load_latest()
+    if checkpoint is None or checkpoint.tensors["anchor"].shape != (num_elements,):
+        return None
+    return checkpoint
+
+
+def die_with_parent() -> None:
+    """Ask Linux to kill this process when the thread that started it ends. Had it ended before, the channel says so."""
+    if sys.platform == "linux":
+        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Command line of the trainer process; returns its exit code."""
+    die_with_parent()
+    signal.signal(signal.SIGINT, signal.SIG_IGN)
+    parser = argparse.ArgumentParser(prog="atoll-trainer")
+    parser.add_argument("--control-fd", type=int, required=True)
+    parser.add_argument("--buffers-fd", type=int, required=True)
+    parser.add_argument("--spec-file", type=Path, required=True)
+    parser.add_argument("--folder", type=Path, required=True)
+    options = parser.parse_args(arguments)
+    channel = TrainerChannel(socket.socket(fileno=options.control_fd))
+    try:
+        spec = TrainerSpec.model_validate_json(options.spec_file.read_text())
+        run_trainer(channel, SharedBuffers.attach(options.buffers_fd), spec, options.folder)
+    except ChannelClosed:
+        return EXIT_DAEMON_GONE
+    except Exception as error:  # said to the daemon, which knows what to do; the traceback goes to its log
+        with contextlib.suppress(ChannelClosed):
+            channel.send(Failed(reason=f"{type(error).__name__}: {error}"))
+        raise
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())
