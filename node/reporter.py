@@ -86,6 +86,7 @@ class Reporter:
         self._num_rounds: Counter[PeerId] = Counter()
         self._tokens = self._num_counted = self._num_skipped = 0
         self._joined_round: int | None = None
+        self._training_round: int | None = None
         self._sync: tuple[int | None, int] = (None, 0)
         self._ready_since_s: float | None = None
         self._device = "this machine"
@@ -141,6 +142,10 @@ class Reporter:
         self._board.patch("node", device=hello.device)
 
     def progress(self, progress: Progress) -> None:
+        if progress.round != self._training_round:
+            self._training_round = progress.round
+            text = f"round {progress.round}: the first of {progress.num_steps} inner steps is done"
+            self._telemetry.point("round.training", text, round_number=progress.round)
         if self._clock.phase is None:
             self.enter("train")
         self._board.update(

@@ -14,6 +14,7 @@ import sqlite3
 import subprocess
 import sys
 import threading
+import time
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
@@ -141,7 +142,7 @@ class Node:
         assert process.stdout is not None
         for line in process.stdout:
             with self._changed:
-                self.events.append(json.loads(line))
+                self.events.append({**json.loads(line), "at_s": time.monotonic()})
                 self._changed.notify_all()
         process.wait()
         with self._changed:
