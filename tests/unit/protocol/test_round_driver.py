@@ -14,7 +14,7 @@ import pytest
 from atoll.kernels.codec import codec
 from atoll.protocol.chunks import ChunkGrid, Contribution, commitment
 from atoll.protocol.identity import Identity, PeerId
-from atoll.protocol.memory import MemoryNetwork
+from atoll.protocol.memory import MemoryNetwork, StallStream, Unreachable
 from atoll.protocol.messages import Commit
 from atoll.protocol.outcomes import Aborted, Committed, RoundEvent
 from atoll.protocol.rounds import NodeFacts, RoundDriver
@@ -359,3 +359,20 @@ async def test_a_diverged_replica_is_replaced_where_there_is_a_way(swarm):
     await swarm.until(lambda: "state.syncing" in node.points() and replica.state_hash == donor.state_hash)
     replica.apply = honest
     assert all(outcome.counted for outcome in await contribute_all(swarm, PEOPLE[:3]))
+
+
+async def test_a_member_that_loses_a_result_on_its_way_gets_it_from_another(swarm):
+    first, second, _ = (person.peer_id for person in PEOPLE[:3])
+    swarm.network.inject(StallStream(sender=second, receiver=first, protocol="span", after_bytes=200))
+    outcomes = await contribute_all(swarm, PEOPLE[:3])
+    assert "exchange.lost" in swarm.nodes[first].points()
+    assert len({outcome.state_hash for outcome in outcomes}) == 1
+
+
+async def test_two_members_that_cannot_reach_each_other_still_commit_with_all_others(swarm):
+    await contribute_all(swarm, PEOPLE[:3])
+    first, second, _ = (person.peer_id for person in PEOPLE[:3])
+    swarm.network.inject(Unreachable(sender=first, receiver=second), Unreachable(sender=second, receiver=first))
+    outcomes = await contribute_all(swarm, PEOPLE[:3])
+    assert all(isinstance(outcome, Committed) for outcome in outcomes)
+    assert len({outcome.state_hash for outcome in outcomes}) == 1
