@@ -14,6 +14,7 @@ import pytest
 from atoll.kernels.codec import codec
 from atoll.protocol.chunks import ChunkGrid, Contribution, commitment
 from atoll.protocol.identity import Identity, PeerId
+from atoll.protocol.leader import permutation
 from atoll.protocol.memory import MemoryNetwork, StallStream, Unreachable
 from atoll.protocol.messages import Commit
 from atoll.protocol.outcomes import Aborted, Committed, RoundEvent
@@ -286,20 +287,23 @@ async def test_avg_06_without_a_quorum_the_contribution_is_withdrawn_with_a_reas
     assert swarm.nodes[PEOPLE[0].peer_id].replica.head_round == 1
 
 
-async def test_a_full_disk_stops_votes_and_says_so(swarm, monkeypatch):
-    node = swarm.nodes[PEOPLE[0].peer_id]
+async def test_a_leader_with_a_full_disk_says_so_and_never_leads_or_votes(swarm, monkeypatch):
+    roster = swarm.genesis.membership.roster
+    leader = permutation(swarm.genesis.run_id, 0, 0, 1, roster)[0]
+    node = swarm.nodes[leader]
 
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(node.driver._votes, "save", full)
+    others = [person for person in PEOPLE[:3] if person.peer_id != leader]
     calls = [asyncio.create_task(swarm.contribute(person, 1.0)) for person in PEOPLE[:3]]
     await swarm.until(lambda: "votes.unwritable" in node.points())
-    outcomes = await asyncio.gather(*calls[1:])
-    assert all(isinstance(outcome, Committed) for outcome in outcomes)
+    outcomes = await asyncio.gather(*calls)
+    assert {outcome.commit.record.plan.leader for outcome in outcomes} <= {person.peer_id for person in others}
     for outcome in outcomes:
         voters = [bytes.fromhex(vote) for vote in outcome.commit.votes]
-        assert not any(PEOPLE[0].peer_id.encode() in vote for vote in voters)
+        assert not any(leader.encode() in vote for vote in voters)
 
 
 async def test_a_replica_that_fails_is_heard_of_by_whoever_waits(swarm):
