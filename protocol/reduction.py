@@ -11,10 +11,11 @@ from .chunks import ChunkGrid, Contribution
 from .exchange import Exchange, ExchangeCounters, ExchangeEvent, ExchangeSettings, SpanInbox
 from .identity import PeerId
 from .messages import Plan, Record
+from .result_transfer import ResultFetcher, ResultServer, ResultsUnavailable
 from .results import ResultStore
 from .round_machine import Event, ExchangeEnded, ResultsHeld, SpanLost, SpanReduced
-from .span_fetch import ResultServer, fetch_missing
 from .transport import RemoteProtocolError, Transport
+from .wakeup import Signal
 
 _RETRY_S = 0.5
 
@@ -39,8 +40,11 @@ class Reduction:
         self._feed, self._observe, self._peers = feed, observe, peers
         self._inbox = SpanInbox(transport, grid, settings)
         self._server = ResultServer(transport, store)
+        self._fetcher = ResultFetcher(transport, store, executor, self._note_misconduct)
         self._exchanges: dict[str, asyncio.Task[None]] = {}
         self._fetches: dict[str, asyncio.Task[None]] = {}
+        self._changed = Signal()
+        """Fired when a span is held and when an exchange ends."""
         self.counters: ExchangeCounters | None = None
         """Of the exchange that ran last."""
 
@@ -49,7 +53,11 @@ class Reduction:
         plan_id = plan.content_id()
         task = asyncio.create_task(self._run(plan, plan_id, contribution))
         self._exchanges[plan_id] = task
-        task.add_done_callback(lambda _: self._exchanges.pop(plan_id, None))
+        task.add_done_callback(lambda _: self._end(plan_id))
+
+    def _end(self, plan_id: str) -> None:
+        self._exchanges.pop(plan_id, None)
+        self._changed.fire()
 
     def cancel(self, plan_id: str) -> None:
         """Stop an exchange; what is held stays until the round is decided."""
@@ -96,7 +104,7 @@ class Reduction:
     # --- inside -------------------------------------------------------------------------------------------------------
 
     async def _run(self, plan: Plan, plan_id: str, contribution: Contribution | None) -> None:
-        translate = _Translator(plan, plan_id, self._feed, self._observe)
+        translate = _Translator(plan, plan_id, self._feed, self._observe, self._changed)
         try:
             exchange = Exchange(
                 plan,
@@ -115,7 +123,7 @@ class Reduction:
         except OSError as error:
             self._observe("exchange.failed", {"why": f"cannot keep results on disk: {error.strerror}"})
         except RemoteProtocolError as error:
-            self._observe("peer.rejected", {"peer": error.peer, "rule": error.rule, "detail": error.detail})
+            self._note_misconduct(error)
         self._feed(ExchangeEnded(plan_id))
 
     async def _fetch(self, record: Record) -> None:
@@ -124,15 +132,28 @@ class Reduction:
 
     async def _complete(self, record: Record) -> None:
         """Until every span is durable here: from a running exchange, or from whoever has it."""
-        running = self._exchanges.get(record.plan.content_id())
+        await self._await_exchange(record)
         while self._store.missing(record):
-            if running is not None and not running.done():
-                await asyncio.wait({running}, timeout=_RETRY_S)
-                if not self._store.missing(record):
-                    return
-            others = [peer for peer in self._peers() if peer != self._me]
-            if not await fetch_missing(self._transport, self._store, record, others):
+            try:
+                await self._fetcher.fetch(record, self._peers())
+            except ResultsUnavailable:
                 await asyncio.sleep(_RETRY_S)
+
+    async def _await_exchange(self, record: Record) -> None:
+        """Give the record's own exchange, if it still runs, the time of one stalled stream; two must not write."""
+        running = self._exchanges.get(record.plan.content_id())
+        if running is None:
+            return
+        try:
+            async with asyncio.timeout(self._settings.contact_timeout_s):
+                while self._store.missing(record) and not running.done():
+                    await self._changed.wait()
+        except TimeoutError:
+            running.cancel()
+            await asyncio.wait({running})
+
+    def _note_misconduct(self, error: RemoteProtocolError) -> None:
+        self._observe("peer.rejected", {"peer": error.peer, "rule": error.rule, "detail": error.detail})
 
 
 def _held(record: Record) -> ResultsHeld:
@@ -148,8 +169,10 @@ class _Translator:
         plan_id: str,
         feed: Callable[[Event], None],
         observe: Callable[[str, dict[str, object]], None],
+        held: Signal,
     ) -> None:
         self._plan, self._plan_id, self._feed, self._observe = plan, plan_id, feed, observe
+        self._held = held
         self._digests: dict[int, str] = {}
 
     def __call__(self, event: ExchangeEvent) -> None:
@@ -173,6 +196,7 @@ class _Translator:
 
     def _hold(self, event: xchg.SpanHeld) -> None:
         self._digests[event.span] = event.result.digest
+        self._held.fire()
         if len(self._digests) == len(self._plan.spans):
             digests = tuple(self._digests[index] for index in range(len(self._plan.spans)))
             self._feed(ResultsHeld(self._plan_id, digests))

@@ -14,7 +14,8 @@ import pytest
 from atoll.kernels.codec import codec
 from atoll.protocol.chunks import ChunkGrid, Contribution, commitment
 from atoll.protocol.identity import Identity, PeerId
-from atoll.protocol.memory import MemoryNetwork
+from atoll.protocol.leader import permutation
+from atoll.protocol.memory import MemoryNetwork, StallStream, Unreachable
 from atoll.protocol.messages import Commit
 from atoll.protocol.outcomes import Aborted, Committed, RoundEvent
 from atoll.protocol.rounds import NodeFacts, RoundDriver
@@ -286,20 +287,23 @@ async def test_avg_06_without_a_quorum_the_contribution_is_withdrawn_with_a_reas
     assert swarm.nodes[PEOPLE[0].peer_id].replica.head_round == 1
 
 
-async def test_a_full_disk_stops_votes_and_says_so(swarm, monkeypatch):
-    node = swarm.nodes[PEOPLE[0].peer_id]
+async def test_a_leader_with_a_full_disk_says_so_and_never_leads_or_votes(swarm, monkeypatch):
+    roster = swarm.genesis.membership.roster
+    leader = permutation(swarm.genesis.run_id, 0, 0, 1, roster)[0]
+    node = swarm.nodes[leader]
 
     def full(*_: object) -> None:
         raise OSError(28, "No space left on device")
 
     monkeypatch.setattr(node.driver._votes, "save", full)
+    others = [person for person in PEOPLE[:3] if person.peer_id != leader]
     calls = [asyncio.create_task(swarm.contribute(person, 1.0)) for person in PEOPLE[:3]]
     await swarm.until(lambda: "votes.unwritable" in node.points())
-    outcomes = await asyncio.gather(*calls[1:])
-    assert all(isinstance(outcome, Committed) for outcome in outcomes)
+    outcomes = await asyncio.gather(*calls)
+    assert {outcome.commit.record.plan.leader for outcome in outcomes} <= {person.peer_id for person in others}
     for outcome in outcomes:
         voters = [bytes.fromhex(vote) for vote in outcome.commit.votes]
-        assert not any(PEOPLE[0].peer_id.encode() in vote for vote in voters)
+        assert not any(leader.encode() in vote for vote in voters)
 
 
 async def test_a_replica_that_fails_is_heard_of_by_whoever_waits(swarm):
@@ -359,3 +363,20 @@ async def test_a_diverged_replica_is_replaced_where_there_is_a_way(swarm):
     await swarm.until(lambda: "state.syncing" in node.points() and replica.state_hash == donor.state_hash)
     replica.apply = honest
     assert all(outcome.counted for outcome in await contribute_all(swarm, PEOPLE[:3]))
+
+
+async def test_a_member_that_loses_a_result_on_its_way_gets_it_from_another(swarm):
+    first, second, _ = (person.peer_id for person in PEOPLE[:3])
+    swarm.network.inject(StallStream(sender=second, receiver=first, protocol="span", after_bytes=200))
+    outcomes = await contribute_all(swarm, PEOPLE[:3])
+    assert "exchange.lost" in swarm.nodes[first].points()
+    assert len({outcome.state_hash for outcome in outcomes}) == 1
+
+
+async def test_two_members_that_cannot_reach_each_other_still_commit_with_all_others(swarm):
+    await contribute_all(swarm, PEOPLE[:3])
+    first, second, _ = (person.peer_id for person in PEOPLE[:3])
+    swarm.network.inject(Unreachable(sender=first, receiver=second), Unreachable(sender=second, receiver=first))
+    outcomes = await contribute_all(swarm, PEOPLE[:3])
+    assert all(isinstance(outcome, Committed) for outcome in outcomes)
+    assert len({outcome.state_hash for outcome in outcomes}) == 1
