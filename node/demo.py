@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import json
 import os
+import random
 import shutil
 import signal
 import socket
@@ -21,8 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from ..protocol.identity import Identity
-from ..protocol.spec import sign_text
-from .run_spec import new_run_text
+from .run_spec import new_run_text, sign_text
 
 _STOP_GRACE_S = 15.0
 
@@ -48,19 +48,20 @@ class DemoNode:
 
 @dataclass
 class RoundReport:
-    """What the nodes said about one round, complete when everyone has spoken."""
+    """What the nodes said about one round."""
 
     round: int
     by_node: dict[str, dict[str, Any]] = field(default_factory=dict[str, dict[str, Any]])
+    validation_loss: float | None = None
+    """Of the committed state, from whichever node evaluated it."""
 
     def line(self) -> dict[str, Any]:
         """The JSON line that `--json` prints."""
-        reports = self.by_node
-        losses = [report["validation_loss"] for report in reports.values() if report["validation_loss"] is not None]
+        reports = dict(sorted(self.by_node.items()))
         return {
             "round": self.round,
             "loss": {name: report["loss"] for name, report in reports.items()},
-            "validation_loss": losses[0] if losses else None,
+            "validation_loss": self.validation_loss,
             "state_hash": {name: report["state_hash"] for name, report in reports.items()},
             "bytes_sent": {name: report["bytes_sent"] for name, report in reports.items()},
             "seconds": max(report["seconds"] for report in reports.values()),
@@ -73,15 +74,49 @@ class RoundReport:
         return len({report["state_hash"] for report in self.by_node.values()}) == 1
 
 
+class RoundCollector:
+    """Puts the nodes' reports together. A round is complete once every node has applied it and one has evaluated it,
+    or, should the evaluation never come, once every node has applied the next one. Pure."""
+
+    def __init__(self, num_nodes: int) -> None:
+        self._num_nodes = num_nodes
+        self._reports: dict[int, RoundReport] = {}
+        self._next = 1
+
+    def add(self, name: str, event: dict[str, Any]) -> list[RoundReport]:
+        """Note an event; returns the rounds that it completes, in order."""
+        report = self._reports.setdefault(event["round"], RoundReport(event["round"]))
+        if event["event"] == "evaluation":
+            report.validation_loss = event["validation_loss"]
+        else:
+            report.by_node[name] = event
+        complete: list[RoundReport] = []
+        while self._is_complete(self._next):
+            complete.append(self._reports.pop(self._next))
+            self._next += 1
+        return complete
+
+    def _is_complete(self, number: int) -> bool:
+        report = self._reports.get(number)
+        if report is None or not self._is_applied(number):
+            return False
+        return report.validation_loss is not None or self._is_applied(number + 1)
+
+    def _is_applied(self, number: int) -> bool:
+        return number in self._reports and len(self._reports[number].by_node) == self._num_nodes
+
+
 Observer = Callable[[str, dict[str, Any]], None]
 """Called with a node's name and each event that it reports."""
 
 
 def free_port() -> int:
-    """A TCP port on loopback that was free a moment ago."""
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
+    """A TCP port on loopback that is free, below the range that the system gives to outgoing connections."""
+    for port in random.sample(range(20_000, 32_000), 200):
+        with socket.socket() as probe, contextlib.suppress(OSError):
+            probe.bind(("127.0.0.1", port))
+            return port
+    raise DemoFailed("no free port between 20000 and 32000")
 
 
 def prepare(folder: Path, num_nodes: int, num_rounds: int) -> tuple[Path, list[DemoNode]]:
@@ -117,11 +152,13 @@ class DemoSwarm:
         self._spec_path = spec_path
         self.nodes = nodes
         self._children: dict[str, asyncio.subprocess.Process] = {}
+        self._readers: list[asyncio.Task[None]] = []
+        self._events: asyncio.Queue[tuple[str, dict[str, Any] | None]] = asyncio.Queue()
 
     async def __aenter__(self) -> DemoSwarm:
         for node in self.nodes:
             with (node.folder / "node.log").open("wb") as log:
-                self._children[node.name] = await asyncio.create_subprocess_exec(
+                child = await asyncio.create_subprocess_exec(
                     *_command(node, self._spec_path),
                     stdin=asyncio.subprocess.DEVNULL,
                     stdout=asyncio.subprocess.PIPE,
@@ -129,6 +166,8 @@ class DemoSwarm:
                     env={**os.environ, "ATOLL_PARENT_PID": str(os.getpid())},
                     start_new_session=True,  # Ctrl-C reaches the parent alone, which then ends the children in order
                 )
+            self._children[node.name] = child
+            self._readers.append(asyncio.create_task(self._read(node.name, child)))
         return self
 
     async def __aexit__(self, *_: object) -> None:
@@ -136,38 +175,25 @@ class DemoSwarm:
             if child.returncode is None:
                 with contextlib.suppress(ProcessLookupError):
                     child.send_signal(signal.SIGTERM)
-        await asyncio.gather(*(self._reap(child) for child in self._children.values()))
-
-    async def _reap(self, child: asyncio.subprocess.Process) -> None:
-        try:
-            await asyncio.wait_for(child.communicate(), _STOP_GRACE_S)
-        except TimeoutError:
-            child.kill()
-            await child.wait()
+        await asyncio.gather(*(_reap(child) for child in self._children.values()))
+        await asyncio.gather(*self._readers)
 
     async def events(self) -> AsyncIterator[tuple[str, dict[str, Any]]]:
         """Every event of every node in order of arrival. Raises `DemoFailed` when a node ends with an error."""
-        queue: asyncio.Queue[tuple[str, dict[str, Any] | None]] = asyncio.Queue()
-        readers = [asyncio.create_task(self._read(name, queue)) for name in self._children]
-        num_open = len(readers)
-        try:
-            while num_open:
-                name, event = await queue.get()
-                if event is None:
-                    num_open -= 1
-                    await self._check_exit(name)
-                else:
-                    yield name, event
-        finally:
-            for reader in readers:
-                reader.cancel()
+        num_open = len(self._children)
+        while num_open:
+            name, event = await self._events.get()
+            if event is None:
+                num_open -= 1
+                await self._check_exit(name)
+            else:
+                yield name, event
 
-    async def _read(self, name: str, queue: asyncio.Queue[tuple[str, dict[str, Any] | None]]) -> None:
-        stdout = self._children[name].stdout
-        while stdout is not None and (line := await stdout.readline()):
+    async def _read(self, name: str, child: asyncio.subprocess.Process) -> None:
+        while child.stdout is not None and (line := await child.stdout.readline()):
             with contextlib.suppress(json.JSONDecodeError):
-                queue.put_nowait((name, json.loads(line)))
-        queue.put_nowait((name, None))
+                self._events.put_nowait((name, json.loads(line)))
+        self._events.put_nowait((name, None))
 
     async def _check_exit(self, name: str) -> None:
         code = await self._children[name].wait()
@@ -177,21 +203,24 @@ class DemoSwarm:
             raise DemoFailed(f"{name} ended with exit code {code}: {lines[-1] if lines else 'it said nothing'}")
 
 
+async def _reap(child: asyncio.subprocess.Process) -> None:
+    try:
+        await asyncio.wait_for(child.wait(), _STOP_GRACE_S)
+    except TimeoutError:
+        child.kill()
+        await child.wait()
+
+
 async def collect_rounds(swarm: DemoSwarm, num_rounds: int, observe: Observer) -> AsyncIterator[RoundReport]:
     """Yield each round once every node has reported it, in order, until ``num_rounds`` are complete."""
-    pending: dict[int, RoundReport] = {}
-    num_complete = 0
+    collector = RoundCollector(len(swarm.nodes))
     async for name, event in swarm.events():
         observe(name, event)
-        if event.get("event") != "round":
-            continue
-        report = pending.setdefault(event["round"], RoundReport(event["round"]))
-        report.by_node[name] = event
-        if len(report.by_node) == len(swarm.nodes):
-            num_complete += 1
-            yield pending.pop(event["round"])
-            if num_complete == num_rounds:
-                return
+        if event.get("event") in ("round", "evaluation"):
+            for report in collector.add(name, event):
+                yield report
+                if report.round == num_rounds:
+                    return
 
 
 async def _headless(swarm: DemoSwarm, num_rounds: int) -> int:

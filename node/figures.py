@@ -52,6 +52,8 @@ def duration_text(seconds: float | None) -> str:
     if seconds is None or not _is_known(seconds):
         return UNKNOWN
     seconds = max(0.0, float(seconds))
+    if 0 < seconds < 0.05:
+        return "< 0.1 s"
     if seconds < 9.95:
         return f"{seconds:.1f} s"
     if seconds < 59.5:

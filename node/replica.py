@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import threading
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -35,7 +35,7 @@ def state_context(round_number: int, data_cursor: int) -> bytes:
 
 def leaf_digests(anchor: FloatVector, momentum: FloatVector) -> list[bytes]:
     """Leaves of a state's hash tree; reads both vectors."""
-    return hash_tree.leaf_digests([memoryview(anchor).cast("B"), memoryview(momentum).cast("B")])
+    return hash_tree.leaf_digests([anchor.data, momentum.data])
 
 
 def initial_state_hash(anchor: FloatVector) -> str:
@@ -53,6 +53,15 @@ class StateCopy:
     leaves: tuple[bytes, ...]
     data: bytes
     """Anchor, then momentum, float32."""
+
+
+@dataclass(frozen=True)
+class _Head:
+    """The last applied commit with the hash of the state after it; replaced as one, so that nobody sees half of it."""
+
+    commit: Commit | None
+    leaves: tuple[bytes, ...]
+    state_hash: str
 
 
 class StateDisagrees(RuntimeError):
@@ -81,13 +90,20 @@ class Replica:
         self._store, self._chain, self._on_saved = store, chain, on_saved
         self._momentum: FloatVector = np.zeros(grid.num_elements, np.float32)
         self._work = threading.Lock()
-        self._leaves: list[bytes] = []
-        self.head: Commit | None = None
-        self.state_hash = ""
         buffers.open_anchor()[:] = initial
         self._finish(None)
 
     # --- what the state belongs to ------------------------------------------------------------------------------------
+
+    @property
+    def head(self) -> Commit | None:
+        """Last applied commit."""
+        return self._head.commit
+
+    @property
+    def state_hash(self) -> str:
+        """Root of the state's hash tree after the last applied commit."""
+        return self._head.state_hash
 
     @property
     def head_round(self) -> int:
@@ -127,9 +143,12 @@ class Replica:
         await asyncio.to_thread(self._apply, commit, mean)
         return self.state_hash
 
-    async def install(self, commit: Commit | None, data: Buffer, state_hash: str) -> None:
-        """Replace everything by a downloaded state. Raises `StateDisagrees` before anything is replaced."""
-        await asyncio.to_thread(self._install, commit, data, state_hash)
+    async def install(self, commits: Sequence[Commit], data: Buffer, state_hash: str) -> None:
+        """Replace everything by a downloaded state: the one after the last of ``commits``, which begin with round 1.
+
+        ``data`` is the anchor, then the momentum. Raises `StateDisagrees` before anything is replaced.
+        """
+        await asyncio.to_thread(self._install, commits, data, state_hash)
 
     def restore(self) -> bool:
         """Load the newest checkpoint that verifies and whose commit is in the chain. False: the initial state stays."""
@@ -155,26 +174,26 @@ class Replica:
             self._finish(commit)
             self._save()
 
-    def _install(self, commit: Commit | None, data: Buffer, state_hash: str) -> None:
+    def _install(self, commits: Sequence[Commit], data: Buffer, state_hash: str) -> None:
+        plan = commits[-1].record.plan
+        values, num_elements = np.frombuffer(data, np.float32), self._grid.num_elements
+        anchor, momentum = values[:num_elements], values[num_elements:]
+        if hash_tree.root(leaf_digests(anchor, momentum), state_context(plan.round, plan.data_cursor)) != state_hash:
+            raise StateDisagrees(f"the downloaded state of round {plan.round} is not the one that the swarm certifies")
         with self._work:
-            num_elements = self._grid.num_elements
-            values = np.frombuffer(data, np.float32)
-            cursor = 0 if commit is None else commit.record.plan.data_cursor
-            number = 0 if commit is None else commit.record.plan.round
-            leaves = leaf_digests(values[:num_elements], values[num_elements:])
-            if hash_tree.root(leaves, state_context(number, cursor)) != state_hash:
-                raise StateDisagrees(f"the downloaded state of round {number} has another hash than the swarm certifies")
-            self._buffers.open_anchor()[:] = values[:num_elements]
-            self._momentum[:] = values[num_elements:]
-            self._finish(commit)
+            self._buffers.open_anchor()[:] = anchor
+            self._momentum[:] = momentum
+            for commit in commits:
+                self._chain.append(commit)
+            self._finish(commits[-1])
             self._save()
 
     def _finish(self, commit: Commit | None) -> None:
         """Hash what is in memory now, make it the head and give it to readers."""
-        self.head = commit
-        self._buffers.seal_anchor(self.head_round)
-        self._leaves = leaf_digests(self._buffers.anchor(self.head_round), self._momentum)
-        self.state_hash = hash_tree.root(self._leaves, state_context(self.head_round, self.data_cursor))
+        number, cursor = (0, 0) if commit is None else (commit.record.plan.round, commit.record.plan.data_cursor)
+        self._buffers.seal_anchor(number)
+        leaves = leaf_digests(self._buffers.anchor(number), self._momentum)
+        self._head = _Head(commit, tuple(leaves), hash_tree.root(leaves, state_context(number, cursor)))
 
     def _save(self) -> None:
         saved = self._store.save(
@@ -191,11 +210,13 @@ class Replica:
                 round=self.head_round,
                 record_id=self.head_record_id,
                 context=state_context(self.head_round, self.data_cursor),
-                leaves=tuple(self._leaves),
+                leaves=self._head.leaves,
                 data=self._buffers.anchor(self.head_round).tobytes() + self._momentum.tobytes(),
             )
 
 
-def checkpoint_store(folder: Path, keep: int, on_warning: Callable[[str], None], on_point: Callable[[str], None]) -> CheckpointStore:
+def checkpoint_store(
+    folder: Path, keep: int, on_warning: Callable[[str], None], on_point: Callable[[str], None]
+) -> CheckpointStore:
     """Where a node keeps its committed states."""
     return CheckpointStore(folder / "state", "state", keep=max(keep, 2), on_warning=on_warning, on_point=on_point)

@@ -199,7 +199,7 @@ class CheckpointInfo(Value):
     saved_at: datetime | None = None
     size_bytes: Count | None = None
     is_verified: bool | None = None
-    num_kept: Count = 0
+    num_kept: Count | None = None
     kept_bytes: Count | None = None
 
 

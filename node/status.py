@@ -11,6 +11,7 @@ Not thread-safe: call it on the event loop's thread.
 from __future__ import annotations
 
 import asyncio
+import math
 import time
 from collections import deque
 from collections.abc import Callable, Mapping
@@ -22,7 +23,8 @@ from .reasons import Reason, State, explain, is_ready
 from .snapshot import Alert, LogLevel, LogLine, LossKind, LossPoint, Snapshot, StateInfo, Value, as_json
 
 RING_LENGTH = 1024
-NUM_LOSS_POINTS = 4_000
+NUM_LOSS_POINTS = 2_000
+"""Per curve. A curve that grows beyond keeps every second point, so that its beginning stays."""
 NUM_LOG_LINES = 500
 
 
@@ -53,7 +55,7 @@ class StatusBoard:
     def __init__(self, *, clock: Callable[[], float] = time.time) -> None:
         self._clock = clock
         self._snapshot = Snapshot()
-        self._loss: deque[LossPoint] = deque(maxlen=NUM_LOSS_POINTS)
+        self._loss: dict[LossKind, list[LossPoint]] = {}
         self._lines: deque[LogLine] = deque(maxlen=NUM_LOG_LINES)
         self._ring: deque[_Change] = deque(maxlen=RING_LENGTH)
         self._last_id = int(clock() * 1e6)
@@ -117,7 +119,9 @@ class StatusBoard:
         """Append a point to a curve. NaN and infinity are kept, as points without a value."""
         at = datetime.fromtimestamp(self._clock(), UTC)
         point = LossPoint(kind=kind, round=round_number, tokens=tokens, at=at, value=value)
-        self._loss.append(point)
+        curve = self._loss.setdefault(kind, [])
+        curve.append(point)
+        self._loss[kind] = _thinned(curve)
         self._publish(_Change(loss=point))
         return point
 
@@ -141,7 +145,9 @@ class StatusBoard:
 
     def restore_loss(self, points: list[LossPoint]) -> None:
         """Put the curve of earlier starts (from the journal) in front of what is there."""
-        self._loss = deque([*points, *self._loss], maxlen=NUM_LOSS_POINTS)
+        for point in reversed(points):
+            self._loss.setdefault(point.kind, []).insert(0, point)
+        self._loss = {kind: _thinned(curve) for kind, curve in self._loss.items()}
         self._ring.clear()
         self._publish(_Change(fields=("status",)))
 
@@ -173,7 +179,7 @@ class StatusBoard:
         return self._snapshot.model_copy(update={"status": now})
 
     def loss(self) -> tuple[LossPoint, ...]:
-        return tuple(self._loss)
+        return tuple(point for curve in self._loss.values() for point in curve)
 
     def log_lines(self) -> tuple[LogLine, ...]:
         return tuple(self._lines)
@@ -181,7 +187,7 @@ class StatusBoard:
     def snapshot_update(self) -> Update:
         """Everything, as the first event of a stream."""
         data = as_json(self.snapshot())
-        data["loss"] = [as_json(point) for point in self._loss]
+        data["loss"] = [as_json(point) for point in self.loss()]
         data["log"] = [as_json(line) for line in self._lines]
         return Update(self._last_id, "snapshot", data)
 
@@ -205,6 +211,19 @@ class StatusBoard:
     def subscribe(self) -> Subscription:
         """A wake-up for one reader; use as a context manager."""
         return Subscription(self._wakes)
+
+
+def _thinned(curve: list[LossPoint]) -> list[LossPoint]:
+    """Every second point of a curve that is too long; the last point stays, and so does what was not finite."""
+    if len(curve) <= NUM_LOSS_POINTS:
+        return curve
+    last = len(curve) - 1
+    kept = [point for index, point in enumerate(curve) if index % 2 == 0 or index == last or _is_lost(point)]
+    return kept[-NUM_LOSS_POINTS:]
+
+
+def _is_lost(point: LossPoint) -> bool:
+    return point.value is None or not math.isfinite(point.value)
 
 
 def _field_json(value: Value | tuple[Value, ...]) -> Any:

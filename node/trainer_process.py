@@ -90,7 +90,9 @@ class TrainerProcess:
         self._deaths = [death for death in self._deaths if now - death < DEATHS_WINDOW_S] + [now]
         self._on_death(cause)
         if len(self._deaths) > MAX_DEATHS:
-            raise TrainerGaveUp(f"the trainer died {len(self._deaths)} times in 10 minutes; the last time it was {cause}")
+            raise TrainerGaveUp(
+                f"the trainer died {len(self._deaths)} times in 10 minutes; the last time it was {cause}"
+            )
 
     async def _live(self, spec_path: Path) -> str:
         """One trainer's whole life; returns why it ended."""
@@ -148,5 +150,3 @@ class TrainerProcess:
         except TimeoutError:
             process.kill()
             await process.wait()
-
-

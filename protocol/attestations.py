@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections import Counter
 
 from .identity import PeerId
-from .messages import Attest, Envelope
+from .messages import Attest
 
 KEEP_ROUNDS = 8
 
@@ -16,14 +16,11 @@ class Attestations:
     def __init__(self) -> None:
         self._rounds: dict[int, dict[PeerId, tuple[Attest, bytes]]] = {}
 
-    def add(self, envelope: Envelope) -> None:
-        """Keep a verified attestation; of an older one than `KEEP_ROUNDS`, nothing is kept."""
-        body = envelope.body
-        if not isinstance(body, Attest):
-            raise TypeError(f"{type(body).__name__} is no attestation")
+    def add(self, sender: PeerId, body: Attest, raw: bytes) -> None:
+        """Keep a verified attestation; nothing is kept of rounds older than `KEEP_ROUNDS`."""
         if self._rounds and body.round <= max(self._rounds) - KEEP_ROUNDS:
             return
-        self._rounds.setdefault(body.round, {})[envelope.header.sender] = (body, envelope.raw)
+        self._rounds.setdefault(body.round, {})[sender] = (body, raw)
         for number in [number for number in self._rounds if number <= max(self._rounds) - KEEP_ROUNDS]:
             del self._rounds[number]
 

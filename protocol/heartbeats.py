@@ -6,14 +6,18 @@ import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import Literal, TypeAlias
 
-from .envelopes import Guard, Sealer
+from .mail import Mail
 from .messages import Heartbeat, InvalidMessage
-from .outbox import Outbox
 from .peers import PeerTable
+from .replica import Replica
+from .round_machine import Phase
 from .transport import Directory
 
 logger = logging.getLogger(__name__)
+
+NodePhase: TypeAlias = Literal["starting", "syncing", "training", "ready", "exchanging", "paused", "leaving"]
 
 
 @dataclass(frozen=True)
@@ -26,30 +30,76 @@ class Rhythm:
     """To the directory; a record lives three times as long."""
 
 
+@dataclass(frozen=True)
+class NodeFacts:
+    """What the node says of itself in heartbeats, and the size of its leases."""
+
+    lease_samples: int
+    """Samples leased to each member per round; must follow from the spec, since plans depend on it."""
+    name: str = ""
+    version: str = ""
+    addresses: Callable[[], tuple[str, ...]] = tuple
+    reachable: Callable[[], bool] = lambda: True
+
+
+@dataclass(frozen=True)
+class Progress:
+    """What the trainer does at present, for heartbeats."""
+
+    phase: NodePhase = "training"
+    num_inner_steps: int = 0
+    tokens: int = 0
+    tokens_per_s: float = 0.0
+    loss: float | None = None
+    evaluated_round: int | None = None
+    validation_loss: float | None = None
+
+
+_PHASES: dict[Phase, NodePhase] = {
+    Phase.READY: "ready",
+    Phase.REDUCING: "exchanging",
+    Phase.IN_DOUBT: "exchanging",
+}
+
+
+def compose(facts: NodeFacts, progress: Progress, replica: Replica, phase: Phase, now_unix_s: float) -> Heartbeat:
+    """The heartbeat of a node; while it trains, the round machine's phase says more than the trainer knows."""
+    return Heartbeat(
+        name=facts.name,
+        version=facts.version,
+        round=replica.head_round,
+        state_hash=replica.state_hash,
+        phase=_PHASES.get(phase, progress.phase) if progress.phase == "training" else progress.phase,
+        num_inner_steps=progress.num_inner_steps,
+        tokens=progress.tokens,
+        tokens_per_s=progress.tokens_per_s,
+        loss=progress.loss,
+        evaluated_round=progress.evaluated_round,
+        validation_loss=progress.validation_loss,
+        reachable=facts.reachable(),
+        addresses=facts.addresses(),
+        sent_unix_s=max(0.0, now_unix_s),
+    )
+
+
 class Heartbeats:
-    """Two endless tasks: `beat` and `discover`. ``compose`` makes the next heartbeat, ``on_own`` hears it too."""
+    """Two endless tasks: `beat` and `discover`. ``compose`` makes the next heartbeat."""
 
     def __init__(
         self,
         rhythm: Rhythm,
         directory: Directory,
-        outbox: Outbox,
-        sealer: Sealer,
-        guard: Guard,
+        mail: Mail,
         peers: PeerTable,
-        wall_clock: Callable[[], float],
         compose: Callable[[], Heartbeat],
-        on_own: Callable[[Heartbeat], None],
+        wall_clock: Callable[[], float],
     ) -> None:
-        self._rhythm, self._directory, self._outbox = rhythm, directory, outbox
-        self._sealer, self._guard, self._peers, self._wall_clock = sealer, guard, peers, wall_clock
-        self._compose, self._on_own = compose, on_own
+        self._rhythm, self._directory, self._mail, self._peers = rhythm, directory, mail, peers
+        self._compose, self._wall_clock = compose, wall_clock
 
     def say_now(self) -> None:
-        """Send a heartbeat to every known peer; never waits."""
-        heartbeat = self._compose()
-        self._on_own(heartbeat)
-        self._outbox.post(self._peers.others(), self._sealer.seal(heartbeat))
+        """Send a heartbeat to every known peer and ourselves; never waits."""
+        self._mail.post((*self._peers.others(), self._mail.me), self._compose())
 
     async def beat(self) -> None:
         while True:
@@ -70,11 +120,11 @@ class Heartbeats:
 
     async def _publish(self) -> None:
         expires_unix_s = self._wall_clock() + 3 * self._rhythm.published_s
-        await self._directory.publish(self._sealer.seal(self._compose()), expires_unix_s)
+        await self._directory.publish(self._mail.seal(self._compose()), expires_unix_s)
 
     def _note(self, record: bytes) -> None:
         try:
-            envelope = self._guard.open(record, self._wall_clock())
+            envelope = self._mail.open_record(record)
         except InvalidMessage:
             return  # foreign, old or read before
         if isinstance(envelope.body, Heartbeat):

@@ -144,6 +144,9 @@ class Heartbeat(Message):
     tokens: Count = 0
     tokens_per_s: Annotated[float, Field(ge=0, le=1e12)] = 0.0
     loss: Annotated[float, Field(ge=0, le=1e6)] | None = None
+    evaluated_round: Round | None = None
+    """Round whose committed state the sender has evaluated last, and what came out, for everybody's charts."""
+    validation_loss: Annotated[float, Field(ge=0, le=1e6)] | None = None
     reachable: bool = True
     """Whether others can open streams to the sender. A peer that is not never owns a span and never leads."""
     addresses: Annotated[tuple[Annotated[str, Field(max_length=256)], ...], Field(max_length=16)] = ()

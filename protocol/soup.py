@@ -16,7 +16,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from .identity import PeerId
+from .identity import Identity, PeerId
 from .messages import (
     Commit,
     CommitRequest,
@@ -55,7 +55,7 @@ from .round_machine import (
     advance,
     begin,
 )
-from .spec import Genesis
+from .spec import Genesis, MembershipConfig, TimingConfig
 from .transport import RemoteProtocolError
 
 MAX_WAITS = 20
@@ -83,7 +83,10 @@ class Node:
     disk: Disk = field(default_factory=Disk)
     state: RoundState | None = None
     arrived: dict[tuple[str, int], SpanResult] = field(default_factory=dict[tuple[str, int], SpanResult])
-    num_given_up: int = 0
+    given_up: list[str] = field(default_factory=list[str])
+    """Reasons of the contributions that were withdrawn."""
+    reachable: bool = True
+    phase: str = "training"
 
     @property
     def is_up(self) -> bool:
@@ -105,6 +108,30 @@ class Pending:
     due_s: float
     number: int
     work: Work = field(compare=False)
+
+
+def soup_genesis(num_peers: int, **membership: int) -> Genesis:
+    """A genesis with short times for ``num_peers`` members; further ones may join."""
+    people = [Identity.from_seed(bytes([number + 1]) * 32).peer_id for number in range(num_peers + 4)]
+    return Genesis(
+        name="soup",
+        protocol_version=1,
+        initial_state="00" * 32,
+        operators=(people[0],),
+        model={},
+        timing=TimingConfig(
+            heartbeat_interval_s=1,
+            heartbeat_timeout_s=5,
+            drop_after_s=60,
+            ready_grace_s=10,
+            progress_timeout_s=4,
+            attempt_timeout_s=20,
+            quorum_timeout_s=200,
+        ),
+        membership=MembershipConfig.model_validate(
+            {"roster": tuple(people[:num_peers]), "allowed": tuple(people[num_peers:]), **membership}
+        ),
+    )
 
 
 def digest(*parts: object) -> str:
@@ -140,6 +167,8 @@ class Soup:
         """Round → record id, the first time somebody decides."""
         self.rejected: list[RemoteProtocolError] = []
         """Messages that a node refused. Stays empty unless a bug was seeded: honest nodes break no rule."""
+        self.passes: Callable[[PeerId, PeerId, Message], bool] = lambda _sender, _receiver, _body: True
+        """Whether a message gets through; tests cut links here."""
         self.on_action: Callable[[Node, Action], None] = lambda _node, _action: None
         """Called before an action is performed; tests crash nodes here."""
         self._amnesia, self._rules_type, self._num_chunks = amnesia, rules_type, num_chunks
@@ -163,6 +192,12 @@ class Soup:
         self._begin(node, {})
 
     # --- running ------------------------------------------------------------------------------------------------------
+
+    def join(self, peer: PeerId) -> None:
+        """A peer outside the roster appears, with the genesis state on its disk."""
+        self.nodes[peer] = Node(peer)
+        self.start(peer)
+        self._beat(peer)
 
     def run(self, duration_s: float, until: Callable[[], bool] = lambda: False) -> bool:
         """Follow the clock; returns whether ``until`` came true."""
@@ -212,9 +247,9 @@ class Soup:
                 return  # crashed between two actions
             self.on_action(node, action)
             if node.is_up:
-                self._perform(node, action)
+                self.perform(node, action)
 
-    def _later(self, work: Work, delay_s: float | None = None) -> None:
+    def later(self, work: Work, delay_s: float | None = None) -> None:
         delay_s = self.random.uniform(*self.latency_s) if delay_s is None else delay_s
         heapq.heappush(self.pending, Pending(self.now + delay_s, next(self._numbers), work))
 
@@ -245,18 +280,25 @@ class Soup:
     def _beat(self, peer: PeerId) -> None:
         """Heartbeat and tick, for ever."""
         node, interval_s = self.nodes[peer], self.genesis.timing.heartbeat_interval_s
-        self._later(lambda: self._beat(peer), interval_s / 2)
+        self.later(lambda: self._beat(peer), interval_s / 2)
         if node.state is None:
             return
         applied = len(node.disk.commits)
-        body = Heartbeat(round=applied, state_hash=self.state_hash(node.disk.commits), phase="training")
+        body = Heartbeat.model_validate(
+            {
+                "round": applied,
+                "state_hash": self.state_hash(node.disk.commits),
+                "phase": node.phase,
+                "reachable": node.reachable,
+            }
+        )
         for receiver in self.nodes:
             self._post(peer, receiver, body)
         self.feed(node, Tick())
 
     # --- actions ------------------------------------------------------------------------------------------------------
 
-    def _perform(self, node: Node, action: Action) -> None:
+    def perform(self, node: Node, action: Action) -> None:
         match action:
             case Persist(acceptor):
                 node.disk.acceptors[node.round] = acceptor
@@ -269,8 +311,8 @@ class Soup:
                 self._fetch(node, record)
             case Decide(commit):
                 self._decide(node, commit)
-            case GiveUp():
-                node.num_given_up += 1
+            case GiveUp(reason):
+                node.given_up.append(reason)
             case CancelExchange():
                 pass
 
@@ -280,11 +322,13 @@ class Soup:
         if isinstance(body, Vote):
             self._check_vote(sender, body)
         if receiver == sender:
-            self._later(lambda: self._deliver(sender, receiver, body), 0.0)
+            self.later(lambda: self._deliver(sender, receiver, body), 0.0)
+            return
+        if not self.passes(sender, receiver, body):
             return
         num_copies = 0 if self.random.random() < self.loss else 1 + (self.random.random() < self.duplication)
         for _ in range(num_copies):
-            self._later(lambda: self._deliver(sender, receiver, body))
+            self.later(lambda: self._deliver(sender, receiver, body))
 
     def _deliver(self, sender: PeerId, receiver: PeerId, body: Message) -> None:
         node = self.nodes[receiver]
@@ -301,9 +345,9 @@ class Soup:
         plan_id = plan.content_id()
         for index, span in enumerate(plan.spans):
             if span.owner == node.peer:
-                self._later(lambda index=index: self._reduce(node, plan, plan_id, index))
+                self.later(lambda index=index: self._reduce(node, plan, plan_id, index))
             else:
-                self._later(
+                self.later(
                     lambda index=index: self._miss(node, plan, plan_id, index),
                     self.genesis.timing.progress_timeout_s,
                 )
@@ -312,13 +356,13 @@ class Soup:
         if not self._is_in(node, plan_id):
             return
         if num_waits < MAX_WAITS and not all(self._sends(member.peer, plan_id) for member in plan.members):
-            self._later(lambda: self._reduce(node, plan, plan_id, index, num_waits + 1))
+            self.later(lambda: self._reduce(node, plan, plan_id, index, num_waits + 1))
             return
         included = tuple(member.peer == node.peer or self._sends(member.peer, plan_id) for member in plan.members)
         result = SpanResult(plan=plan_id, span=index, included=included, digest=digest(plan_id, index, included))
         self.feed(node, SpanReduced(result))
         for member in plan.members:
-            self._later(lambda peer=member.peer: self._arrive(self.nodes[peer], plan, plan_id, result))
+            self.later(lambda peer=member.peer: self._arrive(self.nodes[peer], plan, plan_id, result))
 
     def _arrive(self, node: Node, plan: Plan, plan_id: str, result: SpanResult) -> None:
         """A span's mean reaches a member and is durable there."""
@@ -351,7 +395,7 @@ class Soup:
             node.disk.held[plan_id] = wanted
             self.feed(node, ResultsHeld(plan_id, wanted))
         else:
-            self._later(lambda: self._fetch(node, record), 1.0)
+            self.later(lambda: self._fetch(node, record), 1.0)
 
     def _decide(self, node: Node, commit: Commit) -> None:
         """Apply a commit (whose bytes, by S2, somebody can serve) and begin the next round."""

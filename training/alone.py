@@ -54,15 +54,15 @@ def train_alone(
     ``folder`` gets checkpoints; one that is there is resumed, and on one CPU thread the result is the uninterrupted
     run's, bit for bit. None keeps nothing. ``on_report`` hears every step, evaluation (one before the first round, one
     after each commit), save and warning; an exception that it raises ends the run at once. Raises `DataError` if the
-    text cannot be used, ValueError if the checkpoint is of another model.
+    text cannot be used, ValueError if the checkpoint is of other settings.
     """
     torch.set_num_threads(num_threads)
     layout = FlatLayout.of(config.model)
     grid = ChunkLayout(layout.num_elements, chunk_elements, codec_of(codec))
-    store, checkpoint = _open_store(folder, keep, layout, on_report)
+    store, checkpoint = _open_store(folder, keep, config, on_report)
     reducer = _EvaluatingReducer(config, grid, rounds, *_start_state(config, checkpoint), on_report=on_report)
     loop = InnerLoop(config, TextData.load(config.data, config.model.sequence_length), choose_device(device))
-    session = Session(loop, reducer, store, save_interval_s)
+    session = Session(loop, reducer, store, save_interval_s, note={"config": _recipe(config)})
     if checkpoint is not None:
         session.restore(checkpoint)
     session.run()
@@ -101,15 +101,19 @@ class _EvaluatingReducer(LocalReducer):
 
 
 def _open_store(
-    folder: Path | None, keep: int, layout: FlatLayout, on_report: Callable[[Report], None]
+    folder: Path | None, keep: int, config: TrainingConfig, on_report: Callable[[Report], None]
 ) -> tuple[CheckpointStore | None, Checkpoint | None]:
     if folder is None:
         return None, None
     store = CheckpointStore(folder, "alone", keep, on_warning=lambda text: on_report(Warned(text=text)))
     checkpoint = store.load_latest()
-    if checkpoint is not None and checkpoint.tensors["anchor"].shape != (layout.num_elements,):
-        raise ValueError(f"the checkpoints in {store.folder} are of another model; choose another folder")
+    if checkpoint is not None and checkpoint.state.get("config") != _recipe(config):
+        raise ValueError(f"the checkpoints in {store.folder} are of a run with other settings; choose another folder")
     return store, checkpoint
+
+
+def _recipe(config: TrainingConfig) -> dict[str, object]:
+    return config.model_dump(mode="json")
 
 
 def _start_state(

@@ -200,7 +200,7 @@ def write_tensors(tensors: Mapping[str, NDArray], path: Path) -> str:
     arrays = {name: np.asarray(value, order="C") for name, value in sorted(tensors.items())}
     digest = blake3()
     with path.open("wb") as file:
-        for data in (_header(arrays), *(memoryview(array).cast("B") for array in arrays.values() if array.size)):
+        for data in (_header(arrays), *(array.data.cast("B") for array in arrays.values() if array.size)):
             file.write(data)
             digest.update(data)
         file.flush()

@@ -23,6 +23,7 @@ if TYPE_CHECKING:
 
     from .config import TrainingConfig
     from .data import TextData
+    from .outer import FlatValues
 
 _MOMENTS = ("exp_avg", "exp_avg_sq")  # AdamW's; SGD without momentum keeps nothing
 
@@ -92,9 +93,14 @@ class InnerLoop:
     def pseudo_gradient(
         self,
         anchor: NDArray[np.float32],  # (num_elements,)
-    ) -> NDArray[np.float32]:
-        """anchor − parameters, (num_elements,): points uphill, so that the outer step subtracts it."""
-        return anchor - self._flat.detach().cpu().numpy()
+    ) -> FlatValues:
+        """anchor − parameters, (num_elements,): points uphill, so that the outer step subtracts it.
+
+        A new array; on a GPU a tensor, which stays there until it is encoded.
+        """
+        if self.device.type == "cpu":
+            return anchor - self._flat.numpy()
+        return torch.from_numpy(anchor).to(self.device) - self._flat
 
     def evaluate(self, parameters: NDArray[np.float32] | None = None) -> Validation:
         """Validation loss of ``parameters``, or of the current ones. Training goes on as if nothing had happened."""

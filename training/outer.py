@@ -21,8 +21,12 @@ from ..kernels.outer_step import nesterov_step
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
+    from torch import Tensor
 
     from ..kernels.codec import Codec
+
+    FlatValues = NDArray[np.float32] | Tensor
+    """A float32 vector on the host, or a tensor on a GPU."""
 
 
 class OuterSettings(NamedTuple):
@@ -88,13 +92,25 @@ class ChunkLayout:
         """Length of the whole encoded vector."""
         return self.encoded_range(self.num_chunks - 1).stop
 
-    def encode(self, values: NDArray[np.float32], out: NDArray[np.uint8]) -> None:
+    def encode(self, values: FlatValues, out: NDArray[np.uint8]) -> None:
         """Encode all chunks of ``values`` (num_elements,) into ``out`` (encoded_bytes,).
 
         Raises the codec's NonFiniteError on NaN or infinity; ``out`` is then partly written and must not be used.
         """
         for chunk in range(self.num_chunks):
-            self.codec.encode(values[self.elements(chunk)], out[self.encoded_range(chunk)])
+            self.encode_chunk(chunk, values, out)
+
+    def encode_chunk(self, chunk: int, values: FlatValues, out: NDArray[np.uint8]) -> None:
+        """As `encode`, one chunk. Values on a GPU are encoded there, with the same bits, before they are copied."""
+        part, data = values[self.elements(chunk)], out[self.encoded_range(chunk)]
+        if isinstance(part, np.ndarray):
+            self.codec.encode(part, data)
+        elif self.codec.name == "int8":
+            from ..kernels import triton_int8
+
+            data[:] = triton_int8.encode(part).cpu().numpy()
+        else:
+            self.codec.encode(part.cpu().numpy(), data)
 
     def decode(self, data: NDArray[np.uint8], out: NDArray[np.float32]) -> None:
         """Inverse of `encode`, up to the codec's error."""

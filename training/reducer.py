@@ -20,6 +20,8 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
+    from .outer import FlatValues
+
 
 class _Message(BaseModel):
     model_config = ConfigDict(frozen=True, extra="forbid", ser_json_inf_nan="constants")
@@ -177,7 +179,7 @@ class PseudoGradient:
     """anchor − parameters after some inner steps, a carry merged in. Owned by the reducer until the outcome."""
 
     round: int
-    delta: NDArray[np.float32]  # (num_elements,)
+    delta: FlatValues  # (num_elements,)
     num_tokens: int
     num_steps: int
     loss: float
@@ -187,7 +189,10 @@ class Reducer(Protocol):
     """The other side of a round: a swarm behind a daemon, or this machine alone."""
 
     def load_anchor(self, round: int) -> NDArray[np.float32]:  # noqa: A002
-        """The anchor of ``round``, (num_elements,); the caller copies it."""
+        """The anchor of ``round``, (num_elements,); the caller copies it.
+
+        Raises `NotSealed` if it has been replaced meanwhile: an event that says by what is then on its way.
+        """
         ...
 
     def reduce(self, contribution: PseudoGradient) -> Event:

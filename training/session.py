@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -34,12 +34,14 @@ from .reducer import (
     Warned,
     Withheld,
 )
+from .shared_buffers import NotSealed
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
     from .checkpoint import Checkpoint
     from .inner_loop import InnerLoop, StepResult
+    from .outer import FlatValues
 
 _SPEED_DECAY = 0.9  # tokens/s are averaged over about the last ten steps
 
@@ -89,7 +91,7 @@ class Work:
 
 
 def merge(
-    delta: NDArray[np.float32],  # (num_elements,), changed in place
+    delta: FlatValues,  # (num_elements,), changed in place
     num_tokens: int,
     carry: Carry | None,
 ) -> int:
@@ -97,9 +99,15 @@ def merge(
     if carry is None:
         return num_tokens
     total = num_tokens + carry.num_tokens
-    delta *= np.float32(num_tokens / total)
-    delta += np.float32(carry.num_tokens / total) * carry.delta
+    carried = carry.delta if isinstance(delta, np.ndarray) else delta.new_tensor(carry.delta)
+    delta *= num_tokens / total
+    delta += carry.num_tokens / total * carried
     return total
+
+
+def on_host(delta: FlatValues) -> NDArray[np.float32]:
+    """``delta`` as an array."""
+    return delta if isinstance(delta, np.ndarray) else delta.cpu().numpy()
 
 
 class Session:
@@ -112,14 +120,19 @@ class Session:
         store: CheckpointStore | None = None,
         save_interval_s: float = 60.0,
         clock: Callable[[], float] = time.monotonic,
+        note: Mapping[str, Any] | None = None,
     ) -> None:
+        """``note`` is put into every checkpoint's state, for whoever loads it."""
         self.loop, self.reducer, self.store = loop, reducer, store
         self._inner = loop.config.inner
+        self._note = dict(note or {})
         self._save_interval_s, self._clock, self._saved_at = save_interval_s, clock, clock()
         self._work: Work | None = None
         self._anchor = np.zeros(loop.layout.num_elements, np.float32)
         self._carry: Carry | None = None
         self._target_step = 0
+        self._is_handed_over = False
+        """Whether the reducer has our contribution and its outcome is awaited; the buffer must not change then."""
         self._tokens_per_s = 0.0
         self._restored: Checkpoint | None = None
 
@@ -143,7 +156,7 @@ class Session:
     def _go_on(self) -> Event | None:
         """One inner step, or the contribution, or waiting: whatever is next."""
         work = self._work
-        if work is None:
+        if work is None or self._is_handed_over:
             return self.reducer.wait()
         indices = work.lease.batch(work.lease_step, self._inner.batch_size)
         if work.lease_step < self._target_step and indices is not None:
@@ -185,10 +198,12 @@ class Session:
         delta = self.loop.pseudo_gradient(self._anchor)
         num_tokens = merge(delta, work.num_tokens, self._carry)
         try:
-            return self.reducer.reduce(PseudoGradient(work.round, delta, num_tokens, work.num_steps, work.loss))
+            event = self.reducer.reduce(PseudoGradient(work.round, delta, num_tokens, work.num_steps, work.loss))
         except NonFiniteError as error:
             self._withhold(work, error)
             return None
+        self._is_handed_over = True
+        return event
 
     def _withhold(self, work: Work, error: NonFiniteError) -> None:
         """Start again from the anchor on the rest of the lease. The optimizer and the carry may be poisoned too."""
@@ -202,19 +217,16 @@ class Session:
     def _start(self, event: Start) -> None:
         restored, self._restored = self._restored, None
         self._carry = None
-        self._load(event.round - 1)
-        self._work = Work(event.round, event.generation, event.lease)
-        self._aim(self._work)
         if event.reset_optimizer:
             self.loop.reset_optimizer()
-        elif restored is not None:
+        if self._begin(event.round, event.generation, event.lease) and restored is not None:
             self._resume(restored, event)
 
     def _resume(self, checkpoint: Checkpoint, event: Start) -> None:
         """Go on exactly where the checkpoint stood, or one round later with its work as carry or spent."""
         state, tensors = checkpoint.state, checkpoint.tensors
         age = event.round - state["round"]
-        if age not in (0, 1):
+        if age not in (0, 1) or event.reset_optimizer:
             return  # too old: as after a state sync, a fresh optimizer warms up
         self.loop.restore_optimizer(tensors, state["num_steps_done"])
         is_same_anchor = np.array_equal(tensors["anchor"], self._anchor)
@@ -236,10 +248,8 @@ class Session:
         work = self._work
         self._carry = None
         if work is not None and not event.counted and event.round == work.round and work.num_tokens:
-            self._keep(self.loop.pseudo_gradient(self._anchor), work.num_tokens)
-        self._load(event.round)
-        self._work = Work(event.round + 1, event.generation, event.lease)
-        self._aim(self._work)
+            self._keep(on_host(self.loop.pseudo_gradient(self._anchor)), work.num_tokens)
+        self._begin(event.round + 1, event.generation, event.lease)
 
     def _keep(self, delta: NDArray[np.float32], num_tokens: int) -> None:
         """Make the carry, unless it has a NaN, which is then said and lost."""
@@ -254,13 +264,22 @@ class Session:
         if self._work.lease_step >= self._target_step:
             self._aim(self._work)
 
-    def _load(self, round_: int) -> None:
-        self._anchor[:] = self.reducer.load_anchor(round_)
+    def _begin(self, round_: int, generation: int, lease: Lease) -> bool:
+        """Stand at the anchor before ``round_``. False, and idle until the next event, if it is already replaced."""
+        try:
+            self._anchor[:] = self.reducer.load_anchor(round_ - 1)
+        except NotSealed:
+            self._work = None
+            return False
         self.loop.load(self._anchor)
+        self._work = Work(round_, generation, lease)
+        self._aim(self._work)
+        return True
 
     def _aim(self, work: Work) -> None:
         """Contribute after H more batches, or where the lease ends."""
         self._target_step = min(work.lease_step + self._inner.num_steps, self._inner.lease_steps)
+        self._is_handed_over = False
 
     def _evaluate(self) -> None:
         """Of the private anchor, so that it never races with the next commit."""
@@ -285,7 +304,7 @@ class Session:
         tensors |= self.loop.optimizer_tensors() | self.reducer.checkpoint_tensors()
         if self._carry:
             tensors["carry"] = self._carry.delta
-        return tensors, {
+        return tensors, self._note | {
             "round": work.round,
             "lease": [work.lease.first, work.lease.count],
             "lease_step": work.lease_step,

@@ -48,8 +48,10 @@ class ChannelReducer:
     """Fault injection: the first contribution of this round gets a NaN (``ATOLL_NAN_AT``; 0: never)."""
 
     def load_anchor(self, round: int) -> NDArray[np.float32]:  # noqa: A002
-        """The sealed anchor of ``round``. Raises `NotSealed`."""
-        return self.buffers.anchor(round)
+        """A copy of the sealed anchor of ``round``. Raises `NotSealed`, also if it was replaced during the copy."""
+        copy = self.buffers.anchor(round).copy()
+        self.buffers.anchor(round)
+        return copy
 
     def reduce(self, contribution: PseudoGradient) -> Event:
         """Encode into the shared buffer, seal, say so, and wait for the next event."""
@@ -89,7 +91,7 @@ class ChannelReducer:
     def _write(self, contribution: PseudoGradient) -> None:
         out = self.buffers.open_contribution()
         for chunk in range(self.grid.num_chunks):
-            self.grid.codec.encode(contribution.delta[self.grid.elements(chunk)], out[self.grid.encoded_range(chunk)])
+            self.grid.encode_chunk(chunk, contribution.delta, out)
             self.buffers.mark_complete(chunk)
         self.buffers.seal_contribution(contribution.round, self.generation)
 

@@ -7,6 +7,7 @@
 #ifndef ATOLL_H
 #define ATOLL_H
 
+#include <float.h>
 #include <stdint.h>
 #include <string.h>
 
@@ -18,6 +19,9 @@
 
 #ifdef __FAST_MATH__
 #error "fast-math gives other bits"
+#endif
+#if FLT_EVAL_METHOD != 0
+#error "float operations must round to float: on 32-bit x86 compile with -msse2 -mfpmath=sse"
 #endif
 
 /* All pointers to float are aligned to 4 bytes; data may be unaligned. Lengths are in elements. */

@@ -78,10 +78,11 @@ def join(
         "log_level": log_level,
     }
     settings = settings_for(folder, config, **flags)
-    if not yes:
-        from ..run_spec import load_run_spec
+    from ..run_spec import load_run_spec
 
-        _confirm(load_run_spec(spec))
+    run = load_run_spec(spec)
+    if not yes:
+        _confirm(run)
     from ..daemon import run_node
 
     raise typer.Exit(run_node(settings, spec, json_lines=as_json))

@@ -257,7 +257,7 @@ def _answered(lead: Preparing | Reducing | Proposing) -> Collection[PeerId]:
 def _repeat_ready(state: RoundState, now: float) -> tuple[Send, ...]:
     leader = views.expected_leader(state, now)
     is_planned = state.attempt is not None and state.attempt.plan.ballot == state.seen
-    if state.ready is None or leader is None or is_planned:
+    if state.ready is None or leader is None or is_planned or state.rules.me not in state.rules.roster:
         return ()
     return (Send((leader,), state.ready),)
 

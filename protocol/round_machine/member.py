@@ -42,14 +42,17 @@ def on_heartbeat(state: RoundState, sender: PeerId, heartbeat: Heartbeat, now: f
 
 
 def on_contributed(state: RoundState, event: Contributed, now: float) -> Step:
-    """Announce our contribution to the whole roster: any member may have to lead."""
+    """Announce our contribution to the whole roster: any member may have to lead.
+
+    Who is not in the roster yet only waits for the round's outcome (L4: a joiner starts with weight zero).
+    """
     rules, ready = state.rules, event.ready
     if (ready.round, ready.parent, ready.parent_state) != (rules.round, rules.parent, rules.parent_state):
         raise IllegalTransition(f"contribution for round {ready.round} given to round {rules.round}")
     if state.ready is not None or state.phase is Phase.DECIDED:
         raise IllegalTransition(f"contribution while the round is {state.phase.value}")
     state = replace(state, ready=ready, ready_since_s=now, no_quorum_since_s=None)
-    return state, (Send(rules.roster, ready),)
+    return state, (Send(rules.roster, ready),) if rules.me in rules.roster else ()
 
 
 def on_ready(state: RoundState, sender: PeerId, ready: Ready) -> Step:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import ipaddress
 import socket
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from ..identity import base58_decode, base58_encode
@@ -161,6 +162,28 @@ def with_port(text: str, port: int) -> str:
     fields = text.split("/")
     fields[4] = str(port)
     return "/".join(fields)
+
+
+def keep_ports(listen: tuple[str, ...], found: Sequence[str]) -> tuple[str, ...]:
+    """``listen`` with every port 0 replaced by the port that p2pd chose, as seen in its own"""
+    kept: list[str] = []
+    for text in listen:
+        where = endpoint(text)
+        if where is not None and where.port == 0:
+            family = parse(text)[0][0]
+            same = [
+                w.port
+                for other in found
+                if (w := endpoint(other)) and w.transport == where.transport
+                and parse(other)[0][0] == family and _tail(other) == _tail(text)
+            ]  # fmt: skip
+            text = with_port(text, same[0]) if same else text
+        kept.append(text)
+    return tuple(kept)
+
+
+def _tail(text: str) -> list[str]:
+    return [name for name, _ in parse(text)[2:]]
 
 
 def is_relayed(text: str) -> bool:

@@ -43,6 +43,8 @@ class Libp2pTransport:
         self._outboxes: dict[PeerId, messages.Outbox] = {}
         self._inbox = messages.Inbox()
         self._message_handler: contract.MessageHandler | None = None
+        self._has_handler = asyncio.Event()
+        self._closed = False
         self._tasks: set[asyncio.Task[None]] = set()
         self.serve_raw(self.protocol_name(messages.PROTOCOL), self._receive_messages)
         self.serve_raw(self.protocol_name(STREAMS), self._serve_stream)
@@ -64,6 +66,7 @@ class Libp2pTransport:
 
     def on_message(self, handler: contract.MessageHandler) -> None:
         self._message_handler = handler
+        self._has_handler.set()
 
     def serve(self, protocol: str, handler: contract.StreamHandler) -> None:
         # Not a libp2p protocol each, so that registering is immediate and a restart of p2pd has little to restore.
@@ -106,6 +109,7 @@ class Libp2pTransport:
             await self._refuse(peer)
             return
         stream = self._stream(peer, address, reader, writer)
+        self._hear_from(peer, address)
         self._num_streams[peer] += 1
         try:
             await self._run_handler(name, stream, address)
@@ -162,8 +166,9 @@ class Libp2pTransport:
         await self._inbox.receive(stream, session, self._on_message)
 
     async def _on_message(self, peer: PeerId, message: bytes) -> None:
-        if self._message_handler is not None:
-            await self._message_handler(peer, message)
+        await self._has_handler.wait()  # unanswered until then, so the sender keeps it
+        assert self._message_handler is not None
+        await self._message_handler(peer, message)
 
     # --- what we do
 
@@ -232,6 +237,11 @@ class Libp2pTransport:
         while len(self._addresses) > MAX_KNOWN_PEERS:
             self._addresses.popitem(last=False)
 
+    def _hear_from(self, peer: PeerId, address: str) -> None:
+        """libp2p dials from its listen port where it can, so that an incoming connection tells where to dial back."""
+        if address and peer not in self._addresses and not addresses.is_relayed(address):
+            self.learn(peer, (address,))
+
     @property
     def known_addresses(self) -> dict[PeerId, tuple[str, ...]]:
         return dict(self._addresses)
@@ -239,7 +249,9 @@ class Libp2pTransport:
     # --- p2pd comes and goes
 
     async def daemon(self, timeout_s: float) -> P2pd:
-        """The running p2pd, waiting for a restart. Raises `P2pdError` after ``timeout_s``."""
+        """The running p2pd, waiting for a restart. Raises `P2pdError` after ``timeout_s``, and once closed."""
+        if self._closed:
+            raise P2pdError("this node's network is stopped")
         try:
             async with asyncio.timeout(timeout_s):
                 return await asyncio.shield(self._daemon)
@@ -264,6 +276,7 @@ class Libp2pTransport:
         with contextlib.suppress(TimeoutError):
             async with asyncio.timeout(grace_s):
                 await asyncio.gather(*(box.all_answered.wait() for box in self._outboxes.values()))
+        self._closed = True
         await asyncio.gather(*(box.close() for box in self._outboxes.values()))
         for task in list(self._tasks):
             task.cancel()
@@ -302,4 +315,6 @@ def usable_address(peer: PeerId, text: str) -> str | None:
 
 def shorten(text: str) -> str:
     """p2pd's multi-address dial errors, cut to what a user can read in one line."""
+    if "failed to find any peer in table" in text:
+        return "it is not connected and none of its addresses is known"
     return text if len(text) <= 300 else text[:297] + "…"

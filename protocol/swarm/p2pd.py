@@ -30,7 +30,10 @@ StreamCallback = Callable[[PeerId, str, asyncio.StreamReader, asyncio.StreamWrit
 
 NUM_TAIL_LINES = 8
 _LAUNCHER = Path(__file__).with_name("launcher.py")
-_STOP_TIMEOUT_S = 3.0
+STOP_TIMEOUT_S = 3.0
+_IDLE_TIMEOUT_S = 10
+_MAX_CALLS_PER_PEER = 64
+"""Concurrent DHT calls of one peer; further ones are refused."""
 
 
 class P2pdError(Exception):
@@ -80,6 +83,7 @@ class _P2P(P2P):
 
     async def _read_outputs(self, ready: asyncio.Future[None]) -> None:
         self.started.append(self)
+        self._num_calls: collections.Counter[PeerId] = collections.Counter()
         self.tail = collections.deque(maxlen=NUM_TAIL_LINES)
         child = cast("asyncio.subprocess.Process", self._child)
         assert child.stdout is not None
@@ -116,7 +120,15 @@ class _P2P(P2P):
         async def counted(request: Any, context: Any) -> Any:
             peer = PeerId(context.remote_id.to_base58())
             self.traffic.count_received(peer, request.ByteSize())
-            response = await handler(request, context)
+            if self._num_calls[peer] >= _MAX_CALLS_PER_PEER:
+                raise P2PDaemonError("too many calls at once")
+            self._num_calls[peer] += 1
+            try:
+                response = await handler(request, context)
+            finally:
+                self._num_calls[peer] -= 1
+                if not self._num_calls[peer]:
+                    del self._num_calls[peer]  # strangers leave nothing behind
             self.traffic.count_sent(peer, response.ByteSize())
             return response
 
@@ -263,11 +275,11 @@ class P2pd:
 
         await self._call(f"handler of {protocol}", self.p2p.add_binary_stream_handler(protocol, handle), timeout_s)
 
-    async def stop(self) -> None:
-        """End the child and remove its sockets. Idempotent; never raises."""
+    async def stop(self, grace_s: float = STOP_TIMEOUT_S) -> None:
+        """End the child, by force after ``grace_s``, and remove its sockets. Idempotent; never raises."""
         for task in list(self._handlers):
             task.cancel()
-        await _end(self.p2p, self.options.folder)
+        await _end(self.p2p, self.options.folder, grace_s)
 
 
 _OPENED: contextvars.ContextVar[list[asyncio.StreamWriter] | None] = contextvars.ContextVar("_OPENED", default=None)
@@ -298,10 +310,12 @@ def _create_arguments(options: P2pdOptions) -> dict[str, Any]:
         "nat_port_map": options.map_ports,
         "dht_mode": options.dht_mode,
         "startup_timeout": options.start_timeout_s,
+        # The second guard against orphans: p2pd ends by itself this long after its owner's connection (measured).
+        "idle_timeout": _IDLE_TIMEOUT_S,
     }
 
 
-async def _end(p2p: _P2P, folder: Path) -> None:
+async def _end(p2p: _P2P, folder: Path, grace_s: float) -> None:
     client, child = cast("Any", p2p._client), cast("asyncio.subprocess.Process | None", p2p._child)
     if client is not None:
         # Calls that wait for the daemon would otherwise stay pending for ever.
@@ -311,15 +325,16 @@ async def _end(p2p: _P2P, folder: Path) -> None:
     with contextlib.suppress(Exception):
         p2p._terminate()
     if child is not None:
-        await _reap(child)
-    tasks = [p2p._listen_task, p2p._reader_task]
-    await asyncio.gather(*(task for task in tasks if task is not None), return_exceptions=True)
+        await _reap(child, grace_s)
+    tasks = [task for task in (p2p._listen_task, p2p._reader_task) if task is not None]
+    if tasks:  # from Python 3.12 on a server waits for its connections when it is closed
+        await asyncio.wait(tasks, timeout=STOP_TIMEOUT_S)
     run_folder.remove_sockets(folder)
 
 
-async def _reap(child: asyncio.subprocess.Process) -> None:
+async def _reap(child: asyncio.subprocess.Process, grace_s: float) -> None:
     try:
-        async with asyncio.timeout(_STOP_TIMEOUT_S):
+        async with asyncio.timeout(grace_s):
             await child.wait()
     except TimeoutError:  # stopped, or deaf to SIGTERM
         with contextlib.suppress(ProcessLookupError):
@@ -329,7 +344,7 @@ async def _reap(child: asyncio.subprocess.Process) -> None:
 
 async def _clean_up_failed_start(kind: type[_P2P], folder: Path) -> None:
     for p2p in kind.started:
-        await _end(p2p, folder)
+        await _end(p2p, folder, STOP_TIMEOUT_S)
 
 
 def _one_line(error: BaseException) -> str:

@@ -6,6 +6,7 @@ in the same place does, and ends a p2pd that the record names if it is still the
 
 from __future__ import annotations
 
+import atexit
 import contextlib
 import json
 import os
@@ -58,6 +59,7 @@ def create(preferred: Path | None) -> Path:
         if len(os.fsencode(parent)) + 1 + len(PREFIX) + 8 <= _MAX_PATH_BYTES and os.access(parent, os.W_OK):
             sweep(parent)
             folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
+            atexit.register(_remove_at_exit, folder, os.getpid())
             _write(folder, {"owner_pid": os.getpid(), "owner_start": start_time(os.getpid())})
             return folder
     raise OSError("no writable folder with a path short enough for sockets; set XDG_RUNTIME_DIR")
@@ -89,6 +91,11 @@ def remove_sockets(folder: Path) -> None:
 def remove(folder: Path) -> None:
     """Delete the folder and its sockets; missing is fine."""
     shutil.rmtree(folder, ignore_errors=True)
+
+
+def _remove_at_exit(folder: Path, owner_pid: int) -> None:
+    if os.getpid() == owner_pid:  # not a forked child's to remove
+        remove(folder)
 
 
 def _is_running(pid: object, start: object) -> bool:

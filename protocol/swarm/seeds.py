@@ -79,13 +79,18 @@ class Answerer:
         return Answer(run_id=self._run_id)
 
     async def _is_alive(self, peer: str) -> bool:
-        """Whether the peer's application answers us; asked by a node that was given the same key."""
+        """Whether the peer's application answers us; asked by a node that was given the same key.
+
+        A peer that is not connected to us gets little time: nodes keep connections to all their seeds.
+        """
         if peer == self._transport.peer_id:
             return True
         try:
             public_key_of(peer)
-            stream, _ = await self._transport.open_raw(PeerId(peer), HELLO_PROTOCOL, b"", self._timeout_s / 2)
-        except (ValueError, contract.PeerUnreachable):
+            is_connected = peer in await (await self._transport.daemon(1.0)).peers(1.0)
+            limit_s = self._timeout_s / 2 if is_connected else min(1.0, self._timeout_s / 2)
+            stream, _ = await self._transport.open_raw(PeerId(peer), HELLO_PROTOCOL, b"", limit_s)
+        except (ValueError, P2pdError, contract.PeerUnreachable):
             return False
         await stream.close()
         return True

@@ -121,6 +121,7 @@ EventKind = Literal[
     "p2pd_failed",
     "p2pd_restarted",
     "seed",
+    "identity",
     "peer_refused",
     "identity_conflict",
     "reachability",

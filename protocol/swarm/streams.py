@@ -30,7 +30,10 @@ T = TypeVar("T")
 
 
 class SwarmStream:
-    """`transport.ByteStream` over p2pd. Not to be written (or read) by two tasks at once."""
+    """`transport.ByteStream` over p2pd. Not to be written (or read) by two tasks at once.
+
+    Cancelling a write, or a read that has begun to receive a frame, ends the stream.
+    """
 
     def __init__(
         self,
@@ -73,11 +76,14 @@ class SwarmStream:
                 await self._within_limit(self._writer.drain(), "the peer did not read")
         except (OSError, RuntimeError) as error:
             raise self._end(f"cannot write ({_reason(error)})") from None
+        except asyncio.CancelledError:
+            self.abort()  # a part of a frame would corrupt all that follows
+            raise
         self._traffic.count_sent(self._remote, HEADER_BYTES + view.nbytes)
 
     async def read(self, max_bytes: int) -> bytes:
         """Receive one frame of at most ``max_bytes``; see `transport.ByteStream.read`."""
-        header = await self._read_exactly(HEADER_BYTES)
+        header = await self._read_exactly(HEADER_BYTES, is_start=True)
         num_bytes = int.from_bytes(header, "big")
         if num_bytes > max_bytes:
             await self.close()
@@ -98,7 +104,7 @@ class SwarmStream:
         with contextlib.suppress(Exception):
             self._writer.transport.abort()
 
-    async def _read_exactly(self, num_bytes: int) -> bytes:
+    async def _read_exactly(self, num_bytes: int, is_start: bool = False) -> bytes:
         """``num_bytes`` bytes; memory grows with what has arrived, not with what was announced."""
         pieces: list[bytes] = []
         missing = num_bytes
@@ -118,6 +124,10 @@ class SwarmStream:
             raise
         except (OSError, RuntimeError) as error:
             raise self._end(f"cannot read ({_reason(error)})") from None
+        except asyncio.CancelledError:
+            if pieces or not is_start:  # between two frames nothing is lost and the stream can be read again
+                self.abort()
+            raise
         return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
     async def _within_limit(self, step: Awaitable[T], what: str) -> T:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -14,7 +13,8 @@ from . import addresses, run_folder, seeds
 from ._hivemind import P2PDaemonError, log
 from .directory import DhtDirectory
 from .libp2p_transport import Libp2pTransport, protocol_prefix, usable_address
-from .p2pd import P2pd, P2pdError, P2pdOptions
+from .limits import raise_open_file_limit
+from .p2pd import STOP_TIMEOUT_S, P2pd, P2pdError, P2pdOptions
 from .settings import Health, SeedResult, SwarmError, SwarmEvent, SwarmSettings
 
 FIRST_RESTART_PAUSE_S, MAX_RESTART_PAUSE_S = 0.1, 10.0
@@ -29,11 +29,15 @@ class Swarm:
         self._listeners: list[Callable[[SwarmEvent], None]] = []
         self._transport = Libp2pTransport(identity.peer_id, settings, self._emit)
         client_only = settings.behind_router
-        self._directory = DhtDirectory(identity.peer_id, settings.run_id, client_only, self._on_conflict)
+        self._directory = DhtDirectory(
+            identity.peer_id, settings.run_id, client_only, self._transport.learn, self._on_conflict
+        )
         self._answerer = seeds.Answerer(self._transport, settings.run_id, settings.connect_timeout_s)
         self._folder: Path | None = None
         self._daemon: P2pd | None = None
         self._relays: tuple[str, ...] = ()
+        self._silent: set[PeerId | None] = set()
+        """Who did not answer at the start; the redial loop takes care of them."""
         self._listen = settings.listen
         self._addresses: tuple[str, ...] = ()
         self._seed_results: tuple[SeedResult, ...] = ()
@@ -85,23 +89,29 @@ class Swarm:
 
     async def _probe(self) -> None:
         """Dial everybody under a throw-away key: is our own taken, who answers, whom can we use as a relay."""
-        targets = self._dial_targets()
+        targets = self._dial_targets(with_own=True)
         if not targets:
             return
         async with seeds.Probe(self.settings) as probe:
             results = await probe.dial(targets)
             await seeds.ask_whether_taken(probe, self.peer_id, results, self.settings)
-        self._seed_results = tuple(results[: len(self.settings.seeds)])
+        num_asked = sum(result.answered for result in results)
+        if num_asked:
+            self._emit(SwarmEvent("identity", f"identity free, OK: {num_asked} peers know of no other node with it"))
+        self._silent = {result.peer for result in results if not result.answered}
+        # Our own address answers only if a node with our key runs there; dead is what it should be.
+        by_address = {result.address: result for result in results if result.peer != self.peer_id}
+        self._seed_results = tuple(by_address[seed] for seed in self.settings.seeds if seed in by_address)
         for result in self._seed_results:
             self._emit(SwarmEvent("seed", f"seed {result.address}: {result.detail}", result.peer))
         relays = {r.peer: r.address for r in results if r.answered and r.address in self.settings.seeds}
         # Each once: one dead or doubled relay delays the reservation to 180 s.
         self._relays = tuple(relays.values()) if self.settings.behind_router else ()
 
-    def _dial_targets(self) -> list[str]:
+    def _dial_targets(self, with_own: bool = False) -> list[str]:
         known = [f"{text}/p2p/{peer}" for peer, texts in self.settings.known_peers.items() for text in texts[:2]]
         targets = [*self.settings.seeds, *known]
-        return [text for text in dict.fromkeys(targets) if not text.endswith(f"/p2p/{self.peer_id}")]
+        return [text for text in dict.fromkeys(targets) if with_own or not text.endswith(f"/p2p/{self.peer_id}")]
 
     async def _start_daemon(self) -> None:
         assert self._folder is not None
@@ -124,12 +134,21 @@ class Swarm:
         daemon = await seeds.start_with_retries(options, settings, traffic=self._transport.traffic)
         try:
             await self._refresh_addresses(daemon)
-            self._listen = keep_ports(self._listen, self._addresses)
+            self._listen = addresses.keep_ports(self._listen, self._addresses)
+            self._report_missing_ports()
             await self._transport.attach(daemon)
         except BaseException:
             await daemon.stop()
             raise
         self._daemon = daemon
+
+    def _report_missing_ports(self) -> None:
+        """p2pd starts although it could not listen on some address."""
+        found = {(w.transport, w.port) for w in map(addresses.endpoint, self._addresses) if w}
+        for text in () if self.settings.announce else self._listen:
+            where = addresses.endpoint(text)
+            if where is not None and (where.transport, where.port) not in found:
+                self._emit(SwarmEvent("addresses", f"not listening on {text}: the port is taken or not supported here"))
 
     async def _meet_everybody(self) -> None:
         """Connect to all known addresses and join their DHT. Raises `P2pdError` only if our own p2pd fails."""
@@ -142,15 +161,26 @@ class Swarm:
             plain, peer = addresses.split_peer(text)
             if peer and usable_address(PeerId(peer), plain):
                 targets[PeerId(peer)] = (*targets.get(PeerId(peer), ()), plain)
-        targets.pop(self.peer_id, None)
-        dials = [self._transport.connect(peer, tuple(dict.fromkeys(texts))) for peer, texts in targets.items()]
-        await asyncio.gather(*dials, return_exceptions=True)
+        silent, self._silent = self._silent, set()
+        await self._dial({peer: texts for peer, texts in targets.items() if peer not in {*silent, self.peer_id}})
         await self._refresh_peers()
         try:
             await self._directory.attach(self._daemon, self._connected)
         except (P2PDaemonError, OSError, TimeoutError) as error:
             raise P2pdError(f"the directory could not be set up: {error!r}") from None
         await self._check_reachability()
+
+    async def _dial(self, targets: dict[PeerId, tuple[str, ...]]) -> None:
+        """Dial all at once for at most the seeds' time limit; one that hangs delays nobody further."""
+        tasks = [
+            asyncio.create_task(self._transport.connect(peer, tuple(dict.fromkeys(texts))))
+            for peer, texts in targets.items()
+        ]
+        if tasks:
+            await asyncio.wait(tasks, timeout=self.settings.seed_timeout_s)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     async def stop(self) -> None:
         """End everything that was started: streams, DHT, p2pd, sockets, folder. Idempotent."""
@@ -166,12 +196,12 @@ class Swarm:
             self._folder = None
             self._emit(SwarmEvent("stopped", "the network is stopped"))
 
-    async def _stop_daemon(self) -> None:
+    async def _stop_daemon(self, grace_s: float = STOP_TIMEOUT_S) -> None:
         self._transport.detach()
         await self._directory.detach()
         daemon, self._daemon = self._daemon, None
         if daemon is not None:
-            await daemon.stop()
+            await daemon.stop(grace_s)
 
     # --- what the node uses
 
@@ -250,7 +280,7 @@ class Swarm:
             while True:
                 done, _ = await asyncio.wait({ended}, timeout=self.settings.health_interval_s)
                 if done:
-                    return f"it ended with status {ended.result()}"
+                    return f"it ended with status {ended.result()}; its last lines: {daemon.last_lines}"
                 try:
                     await self._refresh_addresses(daemon)
                     await self._refresh_peers()
@@ -263,7 +293,7 @@ class Swarm:
         """Replace p2pd on the same ports, with pauses that grow while that fails. Never gives up, never raises."""
         pause_s = FIRST_RESTART_PAUSE_S
         while True:
-            await self._stop_daemon()
+            await self._stop_daemon(grace_s=0.1)  # it is dead, or hangs and would not listen
             try:
                 await self._start_daemon()
                 await self._meet_everybody()
@@ -292,12 +322,19 @@ class Swarm:
             await asyncio.sleep(self.settings.redial_interval_s)
             for target in self._dial_targets():
                 plain, peer = addresses.split_peer(target)
-                if peer is None or peer in self._connected or self._daemon is None:
+                if peer is None or peer in self._connected or self._daemon is None or not await self._may_listen(plain):
                     continue
                 with contextlib.suppress(contract.PeerUnreachable, P2pdError, ValueError):
                     await self.connect(PeerId(peer), (plain,))
             if not self._reachability.startswith("confirmed"):
                 await self._check_reachability()
+
+    async def _may_listen(self, address: str) -> bool:
+        """Ask a TCP port ourselves first: after each failure p2pd refuses to dial for five seconds and more."""
+        where = addresses.endpoint(address)
+        if where is None or where.transport != "tcp":
+            return True
+        return await seeds.tcp_cause(where.host, where.port, self.settings.seed_timeout_s) is None
 
     # --- reachability
 
@@ -347,40 +384,3 @@ class Swarm:
                 listener(event)
             except Exception as error:
                 log.warning("a listener of swarm events failed: %r", error)
-
-
-def keep_ports(listen: tuple[str, ...], found: Sequence[str]) -> tuple[str, ...]:
-    """``listen`` with every port 0 replaced by the port that p2pd chose, as seen in its own addresses."""
-    kept: list[str] = []
-    for text in listen:
-        where = addresses.endpoint(text)
-        if where is not None and where.port == 0:
-            family = addresses.parse(text)[0][0]
-            same = [
-                w.port
-                for other in found
-                if (w := addresses.endpoint(other)) and w.transport == where.transport
-                and addresses.parse(other)[0][0] == family and _tail(other) == _tail(text)
-            ]  # fmt: skip
-            text = addresses.with_port(text, same[0]) if same else text
-        kept.append(text)
-    return tuple(kept)
-
-
-def _tail(text: str) -> list[str]:
-    return [name for name, _ in addresses.parse(text)[2:]]
-
-
-def raise_open_file_limit(wanted: int) -> None:
-    """Raise RLIMIT_NOFILE to ``wanted``. Raises `SwarmError` naming the remedy if the hard limit is far below."""
-    if sys.platform == "win32":
-        return
-    import resource
-
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if soft == resource.RLIM_INFINITY or soft >= wanted:
-        return
-    target = wanted if hard == resource.RLIM_INFINITY else min(wanted, hard)
-    resource.setrlimit(resource.RLIMIT_NOFILE, (max(soft, target), hard))
-    if target < min(wanted, 512):
-        raise SwarmError(f"only {target} open files are allowed and at least 512 are needed; run: ulimit -n {wanted}")

@@ -10,7 +10,7 @@ import json
 import os
 import shutil
 import signal
-import socket
+import sqlite3
 import subprocess
 import sys
 import threading
@@ -20,6 +20,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
+from atoll.node.demo import free_port
+from atoll.protocol.messages import Commit
+
+from . import patches
+
 Event = dict[str, Any]
 ATOLL = [sys.executable, "-P", "-m", "atoll.node.cli"]
 
@@ -27,12 +32,6 @@ ATOLL = [sys.executable, "-P", "-m", "atoll.node.cli"]
 def run_atoll(*arguments: str, cwd: Path | None = None, check: bool = True) -> subprocess.CompletedProcess[str]:
     """Run one command to its end."""
     return subprocess.run([*ATOLL, *arguments], cwd=cwd, check=check, capture_output=True, text=True, timeout=60)
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return probe.getsockname()[1]
 
 
 # --- network namespaces -----------------------------------------------------------------------------------------------
@@ -110,11 +109,17 @@ class Node:
         shown = run_atoll("identity", "show", "--folder", str(self.folder), "--json")
         self.peer_id = json.loads(shown.stdout)["peer_id"]
 
-    def start(self, *extra: str, kill_at: str | None = None) -> None:
-        """Start `atoll join`. ``kill_at`` is a journal point (``name`` or ``name:round``) where it dies by SIGKILL."""
+    def start(self, *extra: str, kill_at: str | None = None, patch: str | None = None) -> None:
+        """Start `atoll join`. ``kill_at`` is a journal point (``name`` or ``name:round``) where it dies by SIGKILL;
+        ``patch`` a function of `patches` that plants a fault into this node.
+        """
         environment = {**os.environ, "OMP_NUM_THREADS": "1"}
         if kill_at is not None:
             environment["ATOLL_KILL_AT"] = kill_at
+        program = ATOLL
+        if patch is not None:
+            environment[patches.VARIABLE] = patch
+            program = [sys.executable, "-P", patches.__file__]
         prefix = ["ip", "netns", "exec", self.namespace] if self.namespace else []
         arguments = [
             *("join", str(self.spec_path), "--folder", str(self.folder), "--name", self.name, "--host", self.host),
@@ -122,7 +127,7 @@ class Node:
         ]
         with (self.folder / "stderr.log").open("ab") as log:
             self.process = subprocess.Popen(
-                [*prefix, *ATOLL, *arguments],
+                [*prefix, *program, *arguments],
                 stdin=subprocess.DEVNULL,
                 stdout=subprocess.PIPE,
                 stderr=log,
@@ -203,6 +208,12 @@ def hashes_by_round(nodes: list[Node]) -> dict[int, set[str]]:
     return hashes
 
 
+def journalled_commits(node: Node) -> list[Commit]:
+    with sqlite3.connect(f"file:{node.folder / 'journal.sqlite'}?mode=ro", uri=True) as connection:
+        rows = connection.execute("SELECT record FROM rounds ORDER BY round").fetchall()
+    return [Commit.model_validate_json(row[0]) for row in rows]
+
+
 @contextmanager
 def swarm(
     folder: Path,
@@ -253,6 +264,8 @@ def _write_spec(
     edit: Callable[[str], str],
 ) -> None:
     spec_path = folder / "run.toml"
+    newcomers = json.dumps([node.peer_id for node in nodes if node not in founders])
+    settings = (*settings, f"membership.allowed={newcomers}")
     roster = [argument for node in founders for argument in ("--roster", node.peer_id)]
     choices = [argument for setting in settings for argument in ("--set", setting)]
     run_atoll(

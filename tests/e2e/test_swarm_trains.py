@@ -61,7 +61,7 @@ def test_a_node_that_computes_other_bits_is_noticed(tmp_path: Path) -> None:
     with swarm(tmp_path, 3, num_rounds=2, settings=SMALL) as nodes:
         nodes[0].start()
         nodes[1].start()
-        nodes[2].start(patch="tests.e2e.patches:flip_one_bit_of_the_anchor")
+        nodes[2].start(patch="flip_one_bit_of_the_anchor")
         nodes[2].wait_for(
             "the disagreement", lambda events: [e for e in events if e.get("reason") == "state_disagrees"], 60
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -20,7 +21,7 @@ RUN = "ab" * 32
 LOOPBACK = ("/ip4/127.0.0.1/tcp/0",)
 QUICK = {
     "connect_timeout_s": 5.0,
-    "seed_timeout_s": 2.0,
+    "seed_timeout_s": 1.0,
     "health_interval_s": 0.2,
     "health_timeout_s": 1.0,
     "redial_interval_s": 0.5,
@@ -103,6 +104,12 @@ class Lab:
     def assert_nothing_left(self, pids_before: set[int]) -> None:
         assert p2pd_pids() <= pids_before, "a child process survived"
         assert not self.runtime.exists() or not any(self.runtime.iterdir()), "files were left in the runtime folder"
+
+
+def temporary_folders() -> set[Path]:
+    """What this and other projects' processes keep in the system's temporary folder."""
+    parent = Path(tempfile.gettempdir())
+    return {*parent.glob("atoll-*"), *parent.glob("hivemind-*")}
 
 
 def num_open_files() -> int:

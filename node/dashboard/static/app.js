@@ -9,7 +9,7 @@ import * as panels from './panels.js';
 
 const STALE_AFTER_MS = 5000;
 const SILENT_AFTER_MS = 60000;
-const MAX_LOSS_POINTS = 4000, MAX_LOG_LINES = 500;
+const MAX_LOSS_POINTS = 2000, MAX_LOG_LINES = 500;
 
 const UNKNOWN_STATUS = { state: 'connecting', reason: null, sentence: 'Asking the node what it does.', live_sentence: '', fix: '', tone: 'calm', ends_at: null };
 const view = { run: { name: '' }, node: {}, status: UNKNOWN_STATUS, round: { number: 0, phases: [] }, peers: [], loss: [], log: [], alerts: [], isStale: false, staleKind: '', staleSentence: '', staleNote: '' };
@@ -77,6 +77,17 @@ const judge = () => {
   showState(view);
 };
 
+/** As the node does: a curve that is too long keeps every second point, so that its beginning stays. */
+const thinned = points => {
+  for (const kind of new Set(points.map(point => point.kind))) {
+    const ofKind = points.filter(point => point.kind === kind);
+    if (ofKind.length <= MAX_LOSS_POINTS) continue;
+    const kept = new Set(ofKind.filter((point, index) => index % 2 === 0 || point.value === null || point === ofKind.at(-1)));
+    points = points.filter(point => point.kind !== kind || kept.has(point));
+  }
+  return points;
+};
+
 const append = (list, more, maximum) => [...list, ...more].slice(-maximum);
 
 follow({
@@ -88,7 +99,7 @@ follow({
   change(data) {
     const { loss = [], log = [], ...fields } = data;
     Object.assign(view, fields);
-    view.loss = append(view.loss, loss, MAX_LOSS_POINTS);
+    view.loss = thinned([...view.loss, ...loss]);
     for (const line of log) {
       if (line.num_repeats > 1) view.log = view.log.slice(0, -1); // the same line again: only its count grows
       view.log = append(view.log, [line], MAX_LOG_LINES);

@@ -65,7 +65,7 @@ export const lineChart = (width, { series, formatX, reading, label }) => {
   [low, high] = [low - slack, high + slack];
   const X = x => margin.left + (x - x0) / (x1 - x0) * (width - margin.left - margin.right);
   const Y = y => floor - (y - low) / (high - low) * (floor - margin.top);
-  const rows = ticks(low, high, 5), columns = ticks(x0, x1, isNarrow ? 3 : 6), stepOf = found => found[1] - found[0] || 1;
+  const rows = ticks(low, high, 6), columns = ticks(x0, x1, isNarrow ? 3 : 6), stepOf = found => found[1] - found[0] || 1;
   const grid = rows.flatMap(y => [path(`M${margin.left} ${Y(y)}H${width - margin.right}`, 'line-rule', 1),
     text(margin.left - 8, Y(y) + 4, y.toFixed(Math.max(1, Math.ceil(-Math.log10(stepOf(rows))))), 'dim fine', 'end')]);
   const axis = columns.map(x => text(X(x), height - 4, formatX(x, stepOf(columns)), 'dim fine', 'middle'));

@@ -33,6 +33,7 @@ export const percent = (share, digits = 1) => isKnown(share) ? `${(100 * share).
 export const duration = seconds => {
   if (!isKnown(seconds)) return UNKNOWN;
   const value = Math.max(0, seconds);
+  if (value > 0 && value < 0.05) return '< 0.1 s';
   if (value < 9.95) return `${value.toFixed(1)} s`;
   if (value < 59.5) return `${Math.round(value)} s`;
   const whole = Math.round(value);

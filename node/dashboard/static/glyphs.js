@@ -11,8 +11,10 @@ const PEER = {
   done: () => [s('circle', { r: 7, class: 'fill-isle' }), tick()],
   training: () => halfFilled('sea'),
   working: () => halfFilled('lagoon'),
-  ready: () => [ring('line-sea'), s('circle', { r: 3, class: 'fill-sea' })],
-  exchanging: () => [ring('line-sea'), path('M-3 -1.5H3L1.2 -3.2M3 1.5H-3L-1.2 3.2', 'fill-none line-sea', 1.4)],
+  ready: (tone = 'sea') => [ring(`line-${tone}`), s('circle', { r: 3, class: `fill-${tone}` })],
+  exchanging: (tone = 'sea') => [ring(`line-${tone}`), path('M-3 -1.5H3L1.2 -3.2M3 1.5H-3L-1.2 3.2', `fill-none line-${tone}`, 1.4)],
+  'own-ready': () => PEER.ready('lagoon'),
+  'own-exchanging': () => PEER.exchanging('lagoon'),
   joining: () => [ring('line-lagoon'), path('M0 -3V3M-3 0H3', 'fill-none line-lagoon', 1.8)],
   paused: () => [ring('line-ink-3'), path('M-2 -2.8V2.8M2 -2.8V2.8', 'fill-none line-ink-3', 1.8)],
   late: () => [path('M0 -8.4 8.4 0 0 8.4 -8.4 0z', 'fill-sand', 0), path('M0 -3.6V.6H3', 'fill-none line-on', 1.8)],
@@ -32,7 +34,7 @@ export const peerIcon = (kind, size = 16) =>
 /** Which sign a peer gets; this node's own is teal. */
 export const peerKind = peer => {
   if (!peer.is_self) return peer.state;
-  return { done: 'you', training: 'working' }[peer.state] ?? peer.state;
+  return { done: 'you', training: 'working', ready: 'own-ready', exchanging: 'own-exchanging' }[peer.state] ?? peer.state;
 };
 
 const CLOCK = 'M12 6V12L16 14M12 3A9 9 0 1 0 12 21 9 9 0 1 0 12 3';

@@ -35,6 +35,7 @@ const draw = (view, width) => {
 const lastOf = (points, kind) => points.findLast(point => point.kind === kind);
 
 export const showLoss = view => {
+  $('loss-axis').querySelector('[data-axis="tokens"]').hidden = !view.loss.some(point => point.tokens !== null);
   const local = lastOf(view.loss, 'local'), validation = lastOf(view.loss, 'validation');
   $('loss-sum').replaceChildren(...(validation ? ['validation ', h('b', {}, loss(validation.value)), ` after round ${validation.round}`] : []),
     ...(local ? [`${validation ? ' · ' : ''}local ${loss(local.value)}`] : []), local ? ' nats per byte' : '');

@@ -82,9 +82,9 @@ const captionOf = (phase, isNow, isFrozen, isNarrow) => {
   const usual = phase.expected_s;
   if (isNow && phase.started_at && !isFrozen) {
     const elapsed = minutesSeconds(Math.max(0, -secondsTo(phase.started_at)));
-    return usual === null || isNarrow ? elapsed : `${elapsed} of ${minutesSeconds(usual)}`;
+    return usual === null || usual < 1 || isNarrow ? elapsed : `${elapsed} of ${minutesSeconds(usual)}`;
   }
-  return usual === null ? '' : isNarrow ? expected(usual) : `about ${expected(usual)}`;
+  return usual === null ? '' : isNarrow || usual < 0.05 ? expected(usual) : `about ${expected(usual)}`;
 };
 
 const drawBar = (view, width) => {

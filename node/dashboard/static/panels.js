@@ -98,7 +98,7 @@ export const showCheckpoints = view => {
     ['Same hash', agreement.num_known ? `${agreement.num_same} of ${agreement.num_known} peers` : f.UNKNOWN],
     ['Last checkpoint', checkpoint.round === null ? f.UNKNOWN : `round ${checkpoint.round}, ${checkpoint.saved_at ? f.clock(new Date(checkpoint.saved_at)) : f.UNKNOWN}`],
     ['Size, verified', checkpoint.size_bytes === null ? f.UNKNOWN : `${f.bytes(checkpoint.size_bytes)}, ${checkpoint.is_verified === null ? f.UNKNOWN : checkpoint.is_verified ? 'yes' : 'no'}`],
-    ['Kept', checkpoint.num_kept ? `${checkpoint.num_kept}, ${f.bytes(checkpoint.kept_bytes)}` : '0'],
+    ['Kept', checkpoint.num_kept === null ? f.UNKNOWN : [checkpoint.num_kept, ...(checkpoint.kept_bytes === null ? [] : [f.bytes(checkpoint.kept_bytes)])].join(', ')],
     ['Sent in all', f.bytes(view.network.sent_bytes)],
     ['Received in all', f.bytes(view.network.received_bytes)],
   ]));

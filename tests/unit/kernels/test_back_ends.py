@@ -7,6 +7,7 @@ import runpy
 import subprocess
 import sys
 import threading
+from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 import numpy as np
@@ -122,18 +123,23 @@ def test_the_callers_floating_point_mode_is_restored():
 
 @needs_library
 def test_kernels_run_without_the_gil():
-    values, int8 = np.ones(1 << 22, np.float32), codec("int8")
+    values, int8 = np.ones(1 << 18, np.float32), codec("int8")
     data = np.empty(int8.nbytes(values.size), np.uint8)
+    others_ran = threading.Event()
+
+    def encode_until_others_ran():
+        for _ in range(20_000):
+            int8.encode(values, data)
+            if others_ran.is_set():
+                return True
+        return False
+
     interval_s = sys.getswitchinterval()
-    sys.setswitchinterval(100)  # a thread now gives way only where it releases the GIL
-    ran_inside = threading.Event()
-    worker = threading.Thread(target=ran_inside.set)
+    sys.setswitchinterval(100)  # threads take turns only where one releases the GIL by itself
     try:
-        ready = threading.Thread(target=lambda: int8.encode(values, data))
-        ready.start()
-        worker.start()
-        assert ran_inside.wait(30)
-        ready.join()
+        with ThreadPoolExecutor(1) as pool:
+            outcome = pool.submit(encode_until_others_ran)
+            others_ran.set()
+            assert outcome.result()
     finally:
         sys.setswitchinterval(interval_s)
-    worker.join()

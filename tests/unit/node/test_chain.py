@@ -3,6 +3,7 @@ from __future__ import annotations
 from pathlib import Path
 
 import pytest
+
 from atoll.node.chain import Chain
 from atoll.protocol.identity import Identity
 from atoll.protocol.messages import Commit, Member, Plan, Record, Span

@@ -11,7 +11,7 @@ import pytest
 
 from atoll.node.reasons import Reason, State
 from atoll.node.snapshot import Alert, NodeInfo, PeerInfo, TrainingInfo
-from atoll.node.status import RING_LENGTH, StatusBoard
+from atoll.node.status import NUM_LOSS_POINTS, RING_LENGTH, StatusBoard
 
 
 class Clock:
@@ -144,6 +144,28 @@ def test_names_of_strangers_lose_control_characters_and_are_bounded() -> None:
 def test_a_misspelt_field_is_a_bug_that_is_told(board: StatusBoard) -> None:
     with pytest.raises(TypeError, match="traning"):
         board.update(traning=TrainingInfo())
+
+
+def test_a_long_curve_keeps_its_beginning_its_end_and_what_was_not_finite(board: StatusBoard) -> None:
+    board.add_loss("validation", 0, 6.0)
+    for step in range(3 * NUM_LOSS_POINTS):
+        board.add_loss("local", step, math.nan if step == 7 else 1.0)
+    curve = [point for point in board.loss() if point.kind == "local"]
+    assert len(curve) <= NUM_LOSS_POINTS
+    assert (curve[0].round, curve[-1].round) == (0, 3 * NUM_LOSS_POINTS - 1)
+    assert any(point.round == 7 for point in curve)
+    assert any(point.kind == "validation" for point in board.loss())
+
+
+def test_the_curve_of_an_earlier_start_comes_first_and_reaches_every_reader(board: StatusBoard) -> None:
+    known = board.last_id
+    new = board.add_loss("validation", 2, 2.0)
+    old = new.model_copy(update={"round": 1.0})
+    board.restore_loss([old])
+    assert board.loss() == (old, new)
+    update = board.since(known)
+    assert update is not None
+    assert update.kind == "snapshot"
 
 
 async def test_a_subscriber_sleeps_until_something_changes_or_the_board_closes(board: StatusBoard) -> None:

@@ -101,7 +101,7 @@ class Swarm:
         self.nodes: dict[PeerId, Node] = {}
         self.on_event = lambda _peer, _event: None
 
-    async def start(self, person: Identity, replica: MeanReplica | None = None) -> Node:
+    async def start(self, person: Identity, replica: MeanReplica | None = None, **options: object) -> Node:
         replica = replica or MeanReplica(self.genesis)
         node = Node(None, replica)  # type: ignore[arg-type]
 
@@ -119,6 +119,7 @@ class Swarm:
             grid=GRID,
             facts=NodeFacts(lease_samples=10),
             observer=observe,
+            **options,
         )
         self.nodes[person.peer_id] = node
         await node.driver.start()
@@ -150,7 +151,7 @@ def contribution_of(round_number: int, value: float, tokens: int) -> Contributio
 @pytest.fixture
 async def swarm(tmp_path: Path, request: pytest.FixtureRequest):
     people = PEOPLE[: getattr(request, "param", 3)]
-    swarm = Swarm(tmp_path, genesis_of(people))
+    swarm = Swarm(tmp_path, genesis_of(people, allowed=tuple(p.peer_id for p in PEOPLE[len(people) :])))
     for person in people:
         await swarm.start(person)
     yield swarm
@@ -164,3 +165,164 @@ async def test_three_nodes_commit_rounds_with_equal_states(swarm):
         assert len({outcome.state_hash for outcome in outcomes}) == 1
         assert {node.replica.head_round for node in swarm.nodes.values()} == {number}
         np.testing.assert_allclose(swarm.nodes[PEOPLE[0].peer_id].replica.mean, 1.0, rtol=1e-6)
+
+
+async def contribute_all(swarm: Swarm, people: list[Identity]) -> list[Committed | Aborted]:
+    return await asyncio.gather(*(swarm.contribute(person, 1.0) for person in people))
+
+
+async def until(condition, timeout_s: float = 15.0) -> None:
+    async with asyncio.timeout(timeout_s):
+        while not condition():
+            await asyncio.sleep(0.01)
+
+
+@pytest.mark.parametrize("swarm", [1, 2, 5], indirect=True)
+async def test_swarms_of_other_sizes_commit(swarm):
+    people = PEOPLE[: len(swarm.nodes)]
+    outcomes = await contribute_all(swarm, people)
+    assert all(outcome.counted for outcome in outcomes)
+    assert len({outcome.state_hash for outcome in outcomes}) == 1
+
+
+@pytest.mark.parametrize("swarm", [4], indirect=True)
+@pytest.mark.parametrize(
+    "point",
+    ["round.plan_sent", "round.proposed", "exchange.sending", "exchange.reducing", "round.voted", "round.applied"],
+)
+async def test_the_others_commit_when_a_node_dies_and_it_comes_back(swarm, point):
+    people = PEOPLE[:4]
+    victims: list[PeerId] = []
+
+    def kill(peer: PeerId, event: RoundEvent) -> None:
+        if event.point == point and not victims:
+            victims.append(peer)
+            swarm.network.kill(peer)
+
+    swarm.on_event = kill
+    calls = {person.peer_id: asyncio.create_task(swarm.contribute(person, 1.0)) for person in people}
+    await until(lambda: bool(victims))
+    others = [person for person in people if person.peer_id != victims[0]]
+    victim = next(person for person in people if person.peer_id == victims[0])
+    outcomes = await asyncio.gather(*(calls[person.peer_id] for person in others))
+    assert len({outcome.state_hash for outcome in outcomes}) == 1
+    replica = await swarm.kill(victim)
+    await swarm.start(victim, replica)
+    await until(lambda: {node.driver.round for node in swarm.nodes.values()} == {2})
+    assert len({node.replica.state_hash for node in swarm.nodes.values()}) == 1
+    assert all(outcome.counted for outcome in await contribute_all(swarm, others))
+    await until(lambda: swarm.nodes[victim.peer_id].driver.round == 3)
+    assert all(outcome.counted for outcome in await contribute_all(swarm, people))
+
+
+async def test_a_joiner_catches_up_by_results_and_counts_from_the_next_round(swarm):
+    for _ in range(2):
+        await contribute_all(swarm, PEOPLE[:3])
+    joiner = PEOPLE[3]
+    node = await swarm.start(joiner)
+    await until(lambda: node.driver.round == 3)
+    assert node.replica.state_hash == swarm.nodes[PEOPLE[0].peer_id].replica.state_hash
+    await contribute_all(swarm, PEOPLE[:3])
+    await until(lambda: joiner.peer_id in node.driver.roster)
+    assert all(outcome.counted for outcome in await contribute_all(swarm, PEOPLE[:4]))
+
+
+async def test_a_node_that_is_far_behind_asks_for_a_snapshot(swarm):
+    for _ in range(6):
+        await contribute_all(swarm, PEOPLE[:3])
+    donor = swarm.nodes[PEOPLE[0].peer_id].replica
+    replica = MeanReplica(swarm.genesis)
+    node = await swarm.start(PEOPLE[3], replica, sync=lambda: install(replica, donor))
+    await until(lambda: "state.syncing" in node.points())
+    await until(lambda: node.driver.round == 7)
+    assert replica.state_hash == donor.state_hash
+
+
+async def install(replica: MeanReplica, donor: MeanReplica) -> None:
+    replica.chain, replica.state_hash = list(donor.chain), donor.state_hash
+
+
+async def test_a_contribution_that_comes_too_late_learns_what_was_committed_instead(swarm):
+    first, second, third = PEOPLE[:3]
+    late = asyncio.create_task(until(lambda: swarm.nodes[third.peer_id].driver.round == 2, 20))
+    await asyncio.gather(swarm.contribute(first, 1.0), swarm.contribute(second, 1.0))  # after the grace
+    await late
+    outcome = await swarm.nodes[third.peer_id].driver.contribute(contribution_of(1, 1.0, 100))
+    assert isinstance(outcome, Committed)
+    assert not outcome.counted
+
+
+async def test_messages_in_anothers_name_and_replays_are_rejected_and_said(swarm):
+    await contribute_all(swarm, PEOPLE[:3])
+    first, second, third = (person.peer_id for person in PEOPLE[:3])
+    heartbeat = next(raw for sender, receiver, raw in swarm.network.messages if (sender, receiver) == (second, first))
+    node = swarm.nodes[first]
+    await node.driver._on_message(second, heartbeat)
+    await node.driver._on_message(third, heartbeat)
+    rejected = [event.fields for event in node.events if event.point == "peer.rejected"]
+    assert [(fields["peer"], fields["rule"]) for fields in rejected] == [(second, "message"), (third, "sender")]
+
+
+async def test_avg_06_without_a_quorum_the_contribution_is_withdrawn_with_a_reason(swarm):
+    await contribute_all(swarm, PEOPLE[:3])
+    for person in PEOPLE[1:3]:
+        await swarm.kill(person)
+    outcome = await swarm.contribute(PEOPLE[0], 1.0)
+    assert outcome == Aborted("no quorum: 1 of 3 members are alive")
+    assert swarm.nodes[PEOPLE[0].peer_id].replica.head_round == 1
+
+
+async def test_a_full_disk_stops_votes_and_says_so(swarm, monkeypatch):
+    node = swarm.nodes[PEOPLE[0].peer_id]
+
+    def full(*_: object) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(node.driver._votes, "save", full)
+    calls = [asyncio.create_task(swarm.contribute(person, 1.0)) for person in PEOPLE[:3]]
+    await until(lambda: "votes.unwritable" in node.points())
+    outcomes = await asyncio.gather(*calls[1:])
+    assert all(isinstance(outcome, Committed) for outcome in outcomes)
+    for outcome in outcomes:
+        voters = [bytes.fromhex(vote) for vote in outcome.commit.votes]
+        assert not any(PEOPLE[0].peer_id.encode() in vote for vote in voters)
+
+
+async def test_a_replica_that_fails_is_heard_of_by_whoever_waits(swarm):
+    node = swarm.nodes[PEOPLE[0].peer_id]
+
+    async def broken(_commit: Commit, _mean: Buffer) -> str:
+        raise RuntimeError("the outer step failed")
+
+    node.replica.apply = broken
+    calls = [asyncio.create_task(swarm.contribute(person, 1.0)) for person in PEOPLE[:3]]
+    with pytest.raises(RuntimeError, match="outer step"):
+        await calls[0]
+    assert node.driver.failed.exception() is not None
+    await asyncio.gather(*calls[1:])
+
+
+async def test_leaving_is_told_and_the_others_do_not_wait(swarm):
+    await contribute_all(swarm, PEOPLE[:3])
+    gone = swarm.nodes.pop(PEOPLE[2].peer_id)
+    await gone.driver.leave()
+    heartbeats = lambda: swarm.nodes[PEOPLE[0].peer_id].driver.peers[PEOPLE[2].peer_id].heartbeat  # noqa: E731
+    await until(lambda: heartbeats().phase == "leaving")
+    outcomes = await asyncio.wait_for(contribute_all(swarm, PEOPLE[:2]), 2)
+    assert all(outcome.counted for outcome in outcomes)
+    assert PEOPLE[2].peer_id not in outcomes[0].commit.record.plan.next_roster
+
+
+async def test_a_diverged_replica_is_noticed_by_its_node(swarm):
+    node = swarm.nodes[PEOPLE[0].peer_id]
+    await contribute_all(swarm, PEOPLE[:3])
+    honest = node.replica.apply
+
+    async def flip_a_bit(commit: Commit, mean: Buffer) -> str:
+        await honest(commit, mean)
+        node.replica.state_hash = hashlib.sha256(b"damaged").hexdigest()
+        return node.replica.state_hash
+
+    node.replica.apply = flip_a_bit
+    await contribute_all(swarm, PEOPLE[:3])
+    await until(lambda: "state.disagrees" in node.points())

@@ -234,6 +234,16 @@ def test_a_crash_between_any_two_system_calls_leaves_a_checkpoint(store, monkeyp
     assert len(list(store.folder.iterdir())) == 4
 
 
+def test_each_file_is_on_disk_before_its_name_and_its_name_before_the_next_file(store, monkeypatch):
+    store.save(TENSORS, {})
+    calls = []
+    for name in ("fsync", "replace"):
+        plain = getattr(os, name)
+        monkeypatch.setattr(os, name, lambda *a, plain=plain, name=name: (calls.append(name), plain(*a))[1])
+    store.save(TENSORS, {})
+    assert calls == ["fsync", "replace", "fsync"] * 2  # data then manifest: the file, its name, the folder
+
+
 def test_any_safetensors_reader_reads_the_data_file(store):
     values = {"a": np.float32([[1, 2], [3, 4]]), "none": np.zeros(0, np.uint8), "one": np.int64(7), "t": np.eye(3).T}
     path = store.save(values, {}).path

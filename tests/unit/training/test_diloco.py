@@ -126,11 +126,12 @@ def test_a_finished_run_goes_on_when_more_rounds_are_asked_for(config, tmp_path)
     assert further.anchor.tobytes() == train_alone(config, None, 4, chunk_elements=CHUNK).anchor.tobytes()
 
 
-def test_checkpoints_of_another_model_are_refused(config, tmp_path):
+@pytest.mark.parametrize(("table", "change"), [("model", {"hidden_dim": 32}), ("inner", {"lr": 0.5})])
+def test_checkpoints_of_other_settings_are_refused(config, tmp_path, table, change):
     train_alone(config, tmp_path, 1)
-    wider = config.model_copy(update={"model": config.model.model_copy(update={"hidden_dim": 32})})
-    with pytest.raises(ValueError, match="of another model; choose another folder"):
-        train_alone(wider, tmp_path, 1)
+    other = config.model_copy(update={table: getattr(config, table).model_copy(update=change)})
+    with pytest.raises(ValueError, match="with other settings; choose another folder"):
+        train_alone(other, tmp_path, 1)
 
 
 def test_a_missing_text_is_one_clear_line(config):

@@ -4,10 +4,12 @@ import numpy as np
 import pytest
 import torch
 
+from atoll.kernels.codec import codec
 from atoll.training.flat import FlatLayout, initial_state
 from atoll.training.inner_loop import InnerLoop, choose_device
 from atoll.training.model import build_model, cross_entropy
 from atoll.training.optimizer import learning_rate
+from atoll.training.outer import ChunkLayout
 
 
 @pytest.fixture
@@ -119,6 +121,20 @@ def test_evaluation_is_in_nats_and_bits_per_byte(config, loop):
 def test_the_cpu_is_chosen_where_there_is_no_gpu():
     assert choose_device().type == ("cuda" if torch.cuda.is_available() else "cpu")
     assert choose_device("cpu").type == "cpu"
+
+
+@pytest.mark.gpu
+@pytest.mark.skipif(not torch.cuda.is_available(), reason="no CUDA device")
+def test_a_gpu_encodes_its_pseudo_gradient_with_the_bits_of_the_cpu(config, data, batch):
+    loop, anchor = InnerLoop(config, data, torch.device("cuda")), initial_state(config.model)
+    loop.load(anchor)
+    loop.step(batch)
+    delta = loop.pseudo_gradient(anchor)
+    grid = ChunkLayout(len(anchor), 1024, codec("int8"))
+    on_gpu, on_cpu = (np.empty(grid.encoded_bytes, np.uint8) for _ in range(2))
+    grid.encode(delta, on_gpu)
+    grid.encode(delta.cpu().numpy(), on_cpu)
+    assert np.array_equal(on_gpu, on_cpu)
 
 
 @pytest.mark.gpu

@@ -1,11 +1,14 @@
 from __future__ import annotations
 
+import sys
 from itertools import pairwise
+from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
+import atoll.kernels
 from atoll.kernels.codec import codec
 from atoll.training.outer import ChunkLayout, OuterConfig, OuterSettings, apply_mean, mean_of, normalised_weights
 
@@ -89,6 +92,25 @@ def test_the_grid_covers_everything_once_with_a_shorter_last_chunk():
     ranges = [grid.encoded_range(c) for c in range(4)]
     assert all(a.stop == b.start for a, b in pairwise(ranges))
     assert grid.encoded_bytes == ranges[-1].stop == 3 * (300 + 4) + 100 + 2
+
+
+def test_values_on_a_gpu_are_encoded_there(random, monkeypatch):
+    """With a stand-in for the CUDA kernel: the vector is never copied to the host as float32."""
+    grid, values = ChunkLayout(1000, 256, codec("int8")), random.standard_normal(1000).astype(np.float32)
+    lengths = []
+
+    def encode(part):
+        lengths.append(len(part))
+        data = np.empty(grid.codec.nbytes(len(part)), np.uint8)
+        grid.codec.encode(part.numpy(), data)
+        return torch.from_numpy(data)
+
+    monkeypatch.setitem(sys.modules, "atoll.kernels.triton_int8", SimpleNamespace(encode=encode))
+    monkeypatch.setattr(atoll.kernels, "triton_int8", SimpleNamespace(encode=encode), raising=False)
+    out = np.empty(grid.encoded_bytes, np.uint8)
+    grid.encode(torch.from_numpy(values), out)
+    assert lengths == [256, 256, 256, 232]
+    assert np.array_equal(out, encoded(grid, values))
 
 
 def test_a_mean_over_one_is_that_one(random):

@@ -25,6 +25,7 @@ from atoll.training.reducer import (
     Withheld,
 )
 from atoll.training.session import Carry, Session, merge
+from atoll.training.shared_buffers import NotSealed
 
 
 class Script:
@@ -36,6 +37,8 @@ class Script:
         self.contributions, self.reports, self.samples_at = [], [], []
 
     def load_anchor(self, round):  # noqa: A002
+        if self.anchors[round] is None:
+            raise NotSealed("replaced")
         return self.anchors[round]
 
     def reduce(self, contribution):
@@ -174,16 +177,31 @@ def test_the_anchor_is_evaluated_whatever_is_being_trained(config, anchors, run,
     assert evaluation.validation_loss == loop.evaluate(anchors[0]).loss
 
 
-def test_it_saves_on_request_at_the_end_and_at_most_every_interval(anchors, run, tmp_path):
+def steps_before_saves(script):
+    done, at = 0, []
+    for report in script.reports:
+        done += isinstance(report, Progress)
+        if isinstance(report, Saved):
+            at.append(done)
+    return at
+
+
+def test_it_saves_on_request_and_at_the_end(anchors, run, tmp_path):
+    script = Script(anchors, [Stop()], between={(1, 1): Save()})
+    run(script, CheckpointStore(tmp_path, "inner"))
+    assert steps_before_saves(script) == [1, 4]
+
+
+def test_it_saves_at_most_every_interval(anchors, run, tmp_path):
     now = [0.0]
 
     def clock():
-        now[0] += 1.0  # two readings and a third for the interval: three seconds a step
+        now[0] += 1.0  # read three times a step, and once by a save
         return now[0]
 
-    script = Script(anchors, [Stop()], between={(1, 1): Save()})
+    script = Script(anchors, [committed(1)])
     run(script, CheckpointStore(tmp_path, "inner"), save_interval_s=7.0, clock=clock)
-    assert 3 <= len(script.heard(Saved)) <= 4
+    assert steps_before_saves(script) == [3, 6]
 
 
 def interrupted(run, tmp_path, anchors, between, **fields):
@@ -249,6 +267,15 @@ def test_after_a_state_sync_the_optimizer_starts_afresh(anchors, run):
     session = run(script)
     assert [(c.round, c.num_tokens) for c in script.contributions] == [(4, 128)]
     assert session.loop.num_steps_done == 4
+
+
+def test_an_anchor_that_was_replaced_before_it_was_read_is_skipped(anchors, run):
+    """Two commits while one long step ran: the first one's anchor is gone, the second one's counts."""
+    script = Script([anchors[0], None, *anchors[2:]], [], between={(1, 2): committed(1, counted=False)})
+    script.answers.append(committed(2, counted=False))
+    session = run(script)
+    assert [(c.round, c.num_tokens) for c in script.contributions] == [(3, 128)]
+    assert session.work.lease == Lease(200, 16)
 
 
 def test_merging_weighs_by_tokens_and_leaves_the_carry_alone():

@@ -8,11 +8,11 @@ import sys
 import pytest
 
 from atoll.protocol.swarm import SeedCause
+from atoll.protocol.swarm.addresses import keep_ports
 from atoll.protocol.swarm.seeds import classify_dial, tcp_cause
-from atoll.protocol.swarm.swarm import keep_ports
 
 TEXTS = {
-    SeedCause.WRONG_PEER_ID: "failed to negotiate security protocol: peer id mismatch: expected A, remote key matches B",
+    SeedCause.WRONG_PEER_ID: "failed to negotiate security protocol: peer id mismatch: expected A, not B",
     SeedCause.REFUSED: "dial tcp4 127.0.0.1:9: connect: connection refused",
     SeedCause.TIMED_OUT: "failed to negotiate security protocol: context deadline exceeded",
     SeedCause.UNROUTABLE: "dial tcp6: connect: network is unreachable",

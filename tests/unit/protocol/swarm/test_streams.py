@@ -108,6 +108,24 @@ async def test_silence_after_the_hello_is_not_an_open_stream() -> None:
             await greet(one, b"", 0.05)
 
 
+async def test_a_cancelled_wait_for_a_frame_loses_nothing() -> None:
+    async with pair() as (one, other, _, _):
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(other.read(100), 0.01)
+        await one.write(b"later")
+        assert await other.read(100) == b"later"
+
+
+async def test_a_cancelled_write_ends_the_stream_instead_of_corrupting_it() -> None:
+    async with pair() as (one, other, _, _):
+        with pytest.raises(TimeoutError):
+            await asyncio.wait_for(one.write(bytes(contract.MAX_FRAME_BYTES)), 0.05)
+        with pytest.raises(contract.StreamClosed):
+            await other.read(contract.MAX_FRAME_BYTES)
+        with pytest.raises(contract.StreamClosed):
+            await one.write(b"x")
+
+
 async def test_a_refusal_carries_its_reason() -> None:
     async with pair() as (one, other, _, _):
         answer = asyncio.create_task(greet(one, b"", 1.0))

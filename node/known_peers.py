@@ -1,0 +1,51 @@
+"""Addresses of peers met earlier, so that a node finds its swarm again when every seed is dead."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any, cast
+
+from ..protocol.identity import PeerId
+
+MAX_PEERS = 256
+MAX_ADDRESSES = 8
+
+
+class KnownPeers:
+    """A small JSON file, replaced atomically. A damaged file counts as empty: it only helps."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        self.addresses = _read(path)
+
+    def remember(self, addresses: Mapping[PeerId, tuple[str, ...]]) -> None:
+        """Add or replace peers' addresses and write the file if anything changed. The newest `MAX_PEERS` are kept."""
+        merged = {peer: tuple(texts[:MAX_ADDRESSES]) for peer, texts in addresses.items() if texts}
+        others = {peer: texts for peer, texts in self.addresses.items() if peer not in merged}
+        kept = dict(list({**others, **merged}.items())[-MAX_PEERS:])
+        if kept != self.addresses:
+            self.addresses = kept
+            self._write()
+
+    def _write(self) -> None:
+        temporary = self._path.with_suffix(f".{os.getpid()}.tmp")
+        try:
+            temporary.write_text(json.dumps(self.addresses))
+            temporary.replace(self._path)
+        except OSError:
+            temporary.unlink(missing_ok=True)  # a full disk: the file is a convenience
+
+
+def _read(path: Path) -> dict[PeerId, tuple[str, ...]]:
+    try:
+        content: Any = json.loads(path.read_text())
+    except (OSError, ValueError):
+        return {}
+    if not isinstance(content, dict):
+        return {}
+    entries = cast("dict[str, Any]", content).items()
+    lists = {peer: cast("list[Any]", texts) for peer, texts in entries if isinstance(texts, list)}
+    return {PeerId(peer): tuple(map(str, texts)) for peer, texts in lists.items()}

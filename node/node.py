@@ -1,0 +1,375 @@
+"""One node of one run: replica, trainer, network and round driver, wired together.
+
+What follows a fact goes one way: trainer and driver report here, `TrainerRounds` answers the trainer, `Reporter` tells
+people. `run` ends when the run's last round is applied and everybody has had the chance to get it.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import os
+import time
+from collections.abc import Coroutine, Mapping
+
+from ..kernels.codec import codec
+from ..protocol.chunks import ChunkGrid
+from ..protocol.identity import Identity, PeerId
+from ..protocol.outcomes import Committed, RoundEvent
+from ..protocol.rounds import NodeFacts, RoundDriver
+from ..protocol.state_sync import StateServer, StateUnavailable, SyncProgress
+from ..protocol.swarm import Swarm, SwarmError, SwarmEvent, SwarmSettings
+from ..training.config import TrainerSpec
+from ..training.flat import initial_state
+from ..training.outer import ChunkLayout
+from ..training.reducer import Evaluation, Hello, Progress, Ready, Report, Warned, Withheld
+from ..training.shared_buffers import SharedBuffers
+from .chain import Chain
+from .donor import Donor
+from .errors import UserError
+from .known_peers import KnownPeers
+from .replica import Replica, checkpoint_store
+from .reporter import Reporter
+from .run_spec import RunSpec
+from .settings import NodeSettings
+from .state_loading import StateLoader
+from .telemetry import Telemetry
+from .trainer_process import TrainerGaveUp, TrainerProcess
+from .trainer_rounds import TrainerRounds
+from .version import VERSION
+
+_LOOK_INTERVAL_S = 1.0
+_LINGER_S = 15.0
+"""How long a finished node stays, at most, for others to fetch the last round."""
+_EVALUATION_PATIENCE_S = 60.0
+
+
+class Node:
+    """Built, then `run` once, then `stop`."""
+
+    def __init__(self, settings: NodeSettings, spec: RunSpec, identity: Identity, telemetry: Telemetry) -> None:
+        self._settings, self._spec, self._identity, self._telemetry = settings, spec, identity, telemetry
+        self._genesis, self._inner = spec.genesis, spec.training.inner
+        exchange = self._genesis.exchange
+        self._codec = codec(exchange.codec)
+        self._grid = ChunkGrid(spec.layout.num_elements, exchange.chunk_elements, self._codec)
+        self._buffers = SharedBuffers.create(self._grid.num_elements, self._grid.num_chunks, self._grid.total_encoded)
+        self._known_peers = KnownPeers(settings.folder / "peers.json")
+        self._replica = self._open_replica()
+        self._trainer = TrainerProcess(
+            self._trainer_spec(),
+            settings.folder / "trainer",
+            self._buffers,
+            on_report=self._on_report,
+            on_death=self._on_trainer_death,
+        )
+        self._swarm: Swarm | None = None
+        self._driver: RoundDriver | None = None
+        self._loop: TrainerRounds | None = None
+        self._reporter = Reporter(telemetry, spec, identity.peer_id, settings.name, VERSION, self._replica)
+        self._tasks: list[asyncio.Task[None]] = []
+        self._early_reports: list[Report] = []
+        self._evaluations: set[int] = set()
+        self._applied = asyncio.Event()
+
+    @property
+    def head_round(self) -> int:
+        return self._replica.head_round
+
+    @property
+    def is_finished(self) -> bool:
+        """Whether the run's last round is applied."""
+        last = self._genesis.stop.num_rounds
+        return last > 0 and self.head_round >= last
+
+    def _trainer_spec(self) -> TrainerSpec:
+        settings = self._settings
+        return TrainerSpec(
+            training=self._spec.training,
+            chunk_elements=self._genesis.exchange.chunk_elements,
+            codec=self._genesis.exchange.codec,
+            num_threads=settings.num_threads or os.cpu_count() or 1,
+            device=settings.device,
+        )
+
+    def _open_replica(self) -> Replica:
+        def on_point(point: str) -> None:
+            self._telemetry.point(point, "saving the committed state", round_number=self._replica.head_round)
+
+        exchange = self._genesis.exchange
+        replica = Replica(
+            genesis_id=self._genesis.run_id,
+            initial=initial_state(self._spec.training.model),
+            initial_roster=self._genesis.membership.roster,
+            buffers=self._buffers,
+            grid=ChunkLayout(self._grid.num_elements, exchange.chunk_elements, self._codec),
+            outer=self._spec.training.outer,
+            store=checkpoint_store(
+                self._settings.folder, self._settings.num_checkpoints, self._telemetry.warn, on_point
+            ),
+            chain=Chain(self._settings.folder / "chain.jsonl"),
+            on_saved=lambda saved: self._reporter.checkpoint(saved.num_bytes),
+        )
+        if replica.restore():
+            self._telemetry.say(f"resumed after round {replica.head_round} from the checkpoint")
+        return replica
+
+    # --- life ---------------------------------------------------------------------------------------------------------
+
+    async def run(self) -> None:
+        """Take part until the run is finished. Raises `UserError` for what the user can mend."""
+        self._spawn(self._run_trainer())
+        swarm = self._swarm = await self._start_swarm()
+        driver = self._driver = self._make_driver(swarm)
+        self._loop = TrainerRounds(
+            me=self._identity.peer_id,
+            replica=self._replica,
+            buffers=self._buffers,
+            grid=self._grid,
+            lease_samples=self._inner.lease_samples,
+            last_round=self._genesis.stop.num_rounds,
+            contribute=driver.contribute,
+            tell=self._trainer.send,
+            on_warning=self._telemetry.warn,
+        )
+        donor = Donor(self._replica, lambda number: [raw.hex() for raw in driver.attestations(number).values()])
+        StateServer(swarm.transport, donor, driver.executor)
+        self._reporter.attach(driver, swarm, self._loop)
+        await driver.start()
+        self._spawn(self._loop.run())
+        self._spawn(self._look())
+        self._spawn(self._open_when_met())
+        for report in self._early_reports:
+            self._on_report(report)
+        await self._until_finished(driver)
+
+    def _spawn(self, work: Coroutine[None, None, None]) -> None:
+        self._tasks.append(asyncio.create_task(work))
+
+    async def _start_swarm(self) -> Swarm:
+        settings, membership = self._settings, self._genesis.membership
+        ip = "ip6" if ":" in settings.listen_host else "ip4"
+        listen = f"/{ip}/{settings.listen_host}/tcp/{settings.listen_port}"
+        swarm_settings = SwarmSettings(
+            identity_path=settings.identity_path,
+            run_id=self._genesis.run_id,
+            listen=(listen,),
+            announce=settings.announce,
+            seeds=tuple(dict.fromkeys((*membership.seeds, *settings.seeds))),
+            known_peers=self._known_peers.addresses,
+            runtime_folder=settings.folder,
+            is_seed=any(seed.endswith(self._identity.peer_id) for seed in membership.seeds),
+            progress_timeout_s=self._genesis.timing.progress_timeout_s,
+        )
+        try:
+            return await Swarm.start(swarm_settings, self._on_swarm_event)
+        except SwarmError as error:
+            what, _, todo = str(error).partition("; ")
+            raise UserError(what, "", todo or "see the log", code="swarm") from None
+
+    def _make_driver(self, swarm: Swarm) -> RoundDriver:
+        facts = NodeFacts(
+            lease_samples=self._inner.lease_samples,
+            name=self._settings.name,
+            version=VERSION,
+            addresses=lambda: swarm.addresses[:8],
+            reachable=lambda: swarm.reachable,
+        )
+        return RoundDriver(
+            identity=self._identity,
+            genesis=self._genesis,
+            transport=swarm.transport,
+            directory=swarm.directory,
+            folder=self._settings.folder / "rounds",
+            replica=self._replica,
+            grid=self._grid,
+            facts=facts,
+            observer=self._on_round_event,
+            sync=self._load_state,
+        )
+
+    async def stop(self, grace_s: float) -> None:
+        """Save, say goodbye, close the network. Idempotent."""
+        if self._loop is not None:
+            self._loop.close()
+        await self._trainer.stop(save=True, timeout_s=grace_s * 0.6)
+        if self._driver is not None:
+            await self._driver.leave()
+        if self._swarm is not None:
+            await self._swarm.stop()
+        for task in self._tasks:
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self._swarm = self._driver = self._loop = None
+
+    async def _run_trainer(self) -> None:
+        try:
+            await self._trainer.run()
+        except TrainerGaveUp as error:
+            self._telemetry.alert("trainer", str(error), fix="See the log, then start the node again.", is_error=True)
+            raise UserError(str(error), "", "see the log above, then start the node again", code="trainer") from None
+
+    async def _until_finished(self, driver: RoundDriver) -> None:
+        """Wait for the last round; or for a task that cannot go on, whose exception is raised."""
+        while not self.is_finished:
+            self._applied.clear()
+            applied = asyncio.ensure_future(self._applied.wait())
+            running = [task for task in self._tasks if not task.done()]
+            done, _ = await asyncio.wait({applied, driver.failed, *running}, return_when=asyncio.FIRST_COMPLETED)
+            applied.cancel()
+            for task in done:
+                task.result()
+        await self._linger(driver)
+
+    async def _linger(self, driver: RoundDriver) -> None:
+        """Wait for our evaluation of the last state, and until all live members have applied the last round."""
+        deadline_s = time.monotonic() + _LINGER_S
+        while time.monotonic() < deadline_s and not self._others_are_done(driver):
+            await asyncio.sleep(0.2)
+        if self._is_evaluator(self.head_round) and self._loop is not None:
+            deadline_s = time.monotonic() + _EVALUATION_PATIENCE_S
+            while self.head_round not in self._evaluations and time.monotonic() < deadline_s:
+                await asyncio.sleep(0.05)
+
+    def _others_are_done(self, driver: RoundDriver) -> bool:
+        now_s, timeout_s = time.monotonic(), self._genesis.timing.heartbeat_timeout_s
+        alive = [info for peer, info in driver.peers.items() if peer in driver.roster and info.heard_s is not None]
+        return all(
+            info.heartbeat is not None and info.heartbeat.round >= self.head_round
+            for info in alive
+            if info.heard_s is not None and now_s - info.heard_s < timeout_s
+        )
+
+    # --- what others say ----------------------------------------------------------------------------------------------
+
+    def _on_swarm_event(self, event: SwarmEvent) -> None:
+        if event.kind == "seed" and event.text.endswith("answered"):
+            return
+        self._telemetry.say(event.text, "warning" if event.kind in ("p2pd_failed", "identity_conflict") else "info")
+
+    def _on_report(self, report: Report) -> None:
+        if self._loop is None or self._driver is None:
+            self._early_reports.append(report)
+            return
+        match report:
+            case Hello():
+                self._reporter.trainer(report)
+            case Progress():
+                self._reporter.progress(report)
+                self._driver.set_progress(
+                    phase="training",
+                    num_inner_steps=report.step,
+                    tokens=report.num_tokens,
+                    tokens_per_s=report.tokens_per_s,
+                    loss=max(0.0, report.loss) if report.loss == report.loss else None,
+                )
+            case Ready():
+                self._reporter.enter("gather")
+            case Evaluation():
+                self._evaluations.add(report.round)
+                self._reporter.evaluation(report.round, report.validation_loss)
+                self._driver.set_progress(evaluated_round=report.round, validation_loss=report.validation_loss)
+            case Withheld():
+                self._telemetry.alert("withheld", f"{report.reason}; nothing was sent, training goes on")
+            case Warned():
+                self._telemetry.warn(report.text)
+            case _:
+                pass
+        self._loop.on_report(report)
+
+    def _on_trainer_death(self, cause: str) -> None:
+        self._telemetry.alert("trainer", f"the trainer {cause}; it is started again from its last checkpoint")
+        if self._loop is not None:
+            self._loop.on_death()
+
+    def _on_round_event(self, event: RoundEvent) -> None:
+        """Everything the driver does is journalled before anything else follows from it."""
+        outcome = event.fields.get("outcome")
+        if event.point == "round.applied" and isinstance(outcome, Committed):
+            self._reporter.applied(outcome)
+            self._telemetry.point(event.point, f"round {event.round} applied", round_number=event.round)
+            if self._loop is not None:
+                self._loop.on_applied(outcome, is_evaluator=self._is_evaluator(event.round))
+            self._applied.set()
+            return
+        self._reporter.round_event(event)
+
+    def _is_evaluator(self, round_number: int) -> bool:
+        """Members take turns in evaluating the new state: it is the same everywhere."""
+        commits = self._replica.commits(round_number, 1)
+        members = [member.peer for commit in commits for member in commit.record.plan.members]
+        return bool(members) and members[round_number % len(members)] == self._identity.peer_id
+
+    # --- state sync ---------------------------------------------------------------------------------------------------
+
+    async def _load_state(self) -> None:
+        """The driver is too far behind: load a snapshot. A failure is said; the driver asks again."""
+        driver, swarm = self._driver, self._swarm
+        if driver is None or swarm is None:
+            return
+        loader = StateLoader(
+            genesis=self._genesis,
+            me=self._identity.peer_id,
+            transport=swarm.transport,
+            replica=self._replica,
+            results=lambda: driver.results,
+            donors=lambda: driver.ahead,
+            folder=self._settings.folder,
+            num_bytes=8 * self._grid.num_elements,
+            on_progress=self._on_sync_progress,
+            on_misconduct=lambda error: self._telemetry.say(f"state sync: {error}", "warning"),
+        )
+        before = self.head_round, self._replica.state_hash
+        self._reporter.syncing(0, len(driver.ahead))
+        try:
+            await loader.load()
+        except (StateUnavailable, OSError) as error:
+            self._telemetry.warn(f"state sync: {error}; it is tried again")
+            await asyncio.sleep(_LOOK_INTERVAL_S)
+        finally:
+            self._reporter.syncing(None, 0)
+        if (self.head_round, self._replica.state_hash) != before:
+            self._telemetry.say(f"loaded the verified state of round {self.head_round}")
+            if self._loop is not None:
+                self._loop.on_state_replaced()
+            self._applied.set()
+
+    def _on_sync_progress(self, progress: SyncProgress) -> None:
+        percent = 100 * progress.num_verified // max(progress.num_leaves, 1)
+        self._reporter.syncing(percent, progress.num_donors)
+
+    # --- regular work -------------------------------------------------------------------------------------------------
+
+    async def _open_when_met(self) -> None:
+        """Train from the state that the swarm has, not from the one that we had: first hear from somebody.
+
+        A lone quorum starts at once; where nobody answers, training starts after the heartbeat's time limit.
+        """
+        driver = self._driver
+        deadline_s = time.monotonic() + self._genesis.timing.heartbeat_timeout_s
+        while driver is not None and time.monotonic() < deadline_s:
+            others = [peer for peer in driver.roster if peer != self._identity.peer_id]
+            heard = [i.heartbeat for p, i in driver.peers.items() if p in others and i.heard_s and i.heartbeat]
+            is_level = all(heartbeat.round <= self.head_round for heartbeat in heard)
+            if not others or (heard and is_level):
+                break
+            await asyncio.sleep(0.05)
+        if self._loop is not None:
+            self._loop.open()
+
+    async def _look(self) -> None:
+        """Once a second: the sentence, the peers, and their addresses for the next start."""
+        while True:
+            self._reporter.look()
+            if self._driver is not None:
+                self._known_peers.remember(_addresses(self._driver.peers))
+            await asyncio.sleep(_LOOK_INTERVAL_S)
+
+
+def _addresses(peers: Mapping[PeerId, object]) -> dict[PeerId, tuple[str, ...]]:
+    """Plain addresses (without the peer id at their end) that peers state in their heartbeats."""
+    found: dict[PeerId, tuple[str, ...]] = {}
+    for peer, info in peers.items():
+        heartbeat = getattr(info, "heartbeat", None)
+        if heartbeat is not None:
+            found[peer] = tuple(text.rpartition("/p2p/")[0] or text for text in heartbeat.addresses)
+    return found

@@ -1,0 +1,117 @@
+"""What a node says of itself: state and reason, decided from facts. Pure; the order of the rules is their priority."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from ..protocol.round_machine import Phase
+from .reasons import Reason, State
+
+
+@dataclass(frozen=True)
+class Facts:
+    """What the sentence depends on, at one moment."""
+
+    round: int
+    """Round that is being worked on."""
+    phase: Phase
+    is_member: bool
+    num_others: int
+    """Other roster members that are alive."""
+    roster_size: int
+    quorum_size: int
+    min_peers: int
+    has_started: bool = False
+    """Whether the trainer works on this round."""
+    is_syncing: bool = False
+    is_finishing: bool = False
+    sync_percent: int | None = None
+    num_donors: int = 0
+    p2p_alive: bool = True
+    num_seeds: int = 0
+    num_seeds_answering: int = 0
+    seed_causes: str = ""
+    straggler: str | None = None
+    straggler_s: float = 0.0
+    device: str = "this machine"
+    exchange_eta_s: float | None = None
+    weights_eta_s: float | None = None
+
+
+@dataclass(frozen=True)
+class Situation:
+    """State, reason, values of the sentence, and when it ends."""
+
+    state: State
+    reason: Reason | None = None
+    values: Mapping[str, object] = field(default_factory=dict[str, object])
+    ends_in_s: float | None = None
+
+
+def situation(facts: Facts) -> Situation:
+    """The first rule that applies."""
+    for rule in (_network, _syncing, _connecting, _joining, _alone, _finishing):
+        found = rule(facts)
+        if found is not None:
+            return found
+    return _working(facts)
+
+
+def _network(facts: Facts) -> Situation | None:
+    if facts.p2p_alive:
+        return None
+    return Situation(State.DEGRADED, Reason.P2P_RESTARTING)
+
+
+def _syncing(facts: Facts) -> Situation | None:
+    if not facts.is_syncing:
+        return None
+    values = {"num_donors": facts.num_donors, "percent": facts.sync_percent or 0}
+    return Situation(State.SYNCING, Reason.DOWNLOADING_STATE, values)
+
+
+def _connecting(facts: Facts) -> Situation | None:
+    """Nobody answers, and we are not a quorum of our own."""
+    is_lone_quorum = facts.is_member and facts.roster_size == 1
+    if is_lone_quorum or facts.num_others or not facts.num_seeds or facts.num_seeds_answering:
+        return None
+    values = {"num_seeds": facts.num_seeds, "causes": facts.seed_causes}
+    return Situation(State.CONNECTING, Reason.SEEDS_UNREACHABLE, values)
+
+
+def _joining(facts: Facts) -> Situation | None:
+    if not facts.is_member:
+        return Situation(State.WAITING, Reason.WAITING_ROUND_BOUNDARY, {"round": facts.round + 1})
+    if not facts.has_started:
+        return Situation(State.WAITING, None, {"round": facts.round})
+    return None
+
+
+def _alone(facts: Facts) -> Situation | None:
+    """Too few are here for a round; training goes on, and nothing is lost."""
+    num_here = facts.num_others + 1
+    needed = max(facts.min_peers, facts.quorum_size)
+    if num_here >= needed:
+        return None
+    if facts.num_others == 0 and facts.roster_size > 1:
+        return Situation(State.TRAINING, Reason.ALONE, {"round": facts.round, "device": facts.device})
+    return Situation(State.WAITING, Reason.WAITING_MIN_PEERS, {"num_peers": num_here, "min_peers": needed})
+
+
+def _finishing(facts: Facts) -> Situation | None:
+    return Situation(State.FINISHING, None, {"round": facts.round}) if facts.is_finishing else None
+
+
+def _working(facts: Facts) -> Situation:
+    values: dict[str, object] = {"round": facts.round, "device": facts.device, "num_others": facts.num_others}
+    match facts.phase:
+        case Phase.TRAINING:
+            return Situation(State.TRAINING, None, values, facts.exchange_eta_s)
+        case Phase.READY if facts.straggler is not None:
+            values |= {"peer": facts.straggler, "behind_s": f"{facts.straggler_s:.0f}"}
+            return Situation(State.EXCHANGING, Reason.STRAGGLER, values)
+        case Phase.READY | Phase.REDUCING | Phase.IN_DOUBT:
+            return Situation(State.EXCHANGING, None, values, facts.weights_eta_s)
+        case Phase.DECIDED:
+            return Situation(State.APPLYING, None, values)

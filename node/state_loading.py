@@ -1,0 +1,115 @@
+"""Loads the swarm's state when results alone do not lead to it any more: a verified snapshot, then commits on top."""
+
+from __future__ import annotations
+
+import mmap
+from collections.abc import Callable, Collection
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from ..protocol.identity import PeerId
+from ..protocol.leader import permutation
+from ..protocol.messages import Commit
+from ..protocol.quorum import Quorum, tolerated_faults
+from ..protocol.result_transfer import ResultFetcher, ResultsUnavailable
+from ..protocol.results import ResultStore
+from ..protocol.round_machine import Rules, check_commit
+from ..protocol.spec import Genesis
+from ..protocol.state_sync import (
+    Certifier,
+    Chain,
+    ChainHead,
+    StateMismatch,
+    StateSync,
+    SyncedState,
+    SyncProgress,
+    catch_up,
+)
+from ..protocol.transport import Transport
+from .replica import Replica
+
+
+class StateLoader:
+    """`load` brings the replica to the newest certified state that other peers can give."""
+
+    def __init__(
+        self,
+        *,
+        genesis: Genesis,
+        me: PeerId,
+        transport: Transport,
+        replica: Replica,
+        results: Callable[[], ResultStore],
+        donors: Callable[[], Collection[PeerId]],
+        folder: Path,
+        num_bytes: int,
+        on_progress: Callable[[SyncProgress], None],
+        on_misconduct: Callable[[Exception], None],
+    ) -> None:
+        self._genesis, self._me, self._transport, self._replica = genesis, me, transport, replica
+        self._results, self._donors, self._folder, self._num_bytes = results, donors, folder, num_bytes
+        self._on_progress, self._on_misconduct = on_progress, on_misconduct
+
+    async def load(self) -> None:
+        """Raises `protocol.state_sync.StateUnavailable` naming every donor's failure, OSError when the disk is full."""
+        with ThreadPoolExecutor(2, "state-sync") as executor:
+            synced = await self._state_sync(executor).load()
+            if synced.manifest.round > self._replica.head_round or self._disagrees(synced):
+                await self._install(synced)
+            await self._follow(synced, executor)
+
+    def _state_sync(self, executor: ThreadPoolExecutor) -> StateSync:
+        # From the genesis, so that a state which has gone astray is replaced by what the whole chain proves.
+        genesis_head = ChainHead(0, self._genesis.run_id, self._genesis.membership.roster)
+        return StateSync(
+            transport=self._transport,
+            chain=Chain(genesis_head),
+            verify_commit=self._verify_commit,
+            certifier=Certifier(self._genesis.run_id, self._num_bytes, self._is_quorum),
+            partial_path=self._folder / "snapshot.partial",
+            executor=executor,
+            donors=self._donors,
+            on_progress=self._on_progress,
+            on_misconduct=self._on_misconduct,
+        )
+
+    def _disagrees(self, synced: SyncedState) -> bool:
+        same_round = synced.manifest.round == self._replica.head_round
+        return same_round and synced.manifest.state_hash != self._replica.state_hash
+
+    async def _install(self, synced: SyncedState) -> None:
+        """Replace anchor and outer state, after hashing the downloaded bytes once more."""
+        manifest, chain = synced.manifest, synced.chain
+        commits = [commit for commit in chain.commits if commit.record.plan.round <= manifest.round]
+        with synced.path.open("rb") as file, mmap.mmap(file.fileno(), 0, access=mmap.ACCESS_READ) as data:
+            await self._replica.install(commits, bytes(data), manifest.state_hash)
+        synced.path.unlink()
+
+    async def _follow(self, synced: SyncedState, executor: ThreadPoolExecutor) -> None:
+        """Apply newer commits; those whose results nobody keeps any more need another snapshot, later."""
+        fetcher = ResultFetcher(self._transport, self._results(), executor, self._on_misconduct)
+        newer = [c for c in synced.chain.commits if c.record.plan.round > self._replica.head_round]
+        try:
+            await catch_up(newer, fetcher, self._donors, self._replica.apply, self._replica.state_hash)
+        except (ResultsUnavailable, StateMismatch) as error:
+            self._on_misconduct(error)
+
+    def _is_quorum(self, round_number: int, roster: tuple[PeerId, ...], peers: Collection[PeerId]) -> bool:
+        num_faults = tolerated_faults(len(roster), self._genesis.membership.fault_tolerance)
+        order = permutation(self._genesis.run_id, self._genesis.lineage, 0, round_number, roster)
+        return Quorum(roster, num_faults, order[0]).reached(peers)
+
+    def _verify_commit(self, commit: Commit, roster: tuple[PeerId, ...]) -> None:
+        plan = commit.record.plan
+        rules = Rules(
+            genesis=self._genesis,
+            me=self._me,
+            round=plan.round,
+            parent=plan.parent,
+            parent_state=plan.parent_state,
+            roster=roster,
+            data_cursor=plan.data_cursor,
+            lease_samples=0,  # the certificate vouches for the cursor
+            num_chunks=sum(span.num_chunks for span in plan.spans),
+        )
+        check_commit(rules, commit, plan.leader)

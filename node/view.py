@@ -1,0 +1,148 @@
+"""Builds the parts of the snapshot that come from peers and commits. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from ..protocol.identity import PeerId
+from ..protocol.messages import Commit, Heartbeat
+from ..protocol.peers import PeerInfo as KnownPeer
+from ..protocol.round_machine import Phase
+from .figures import short_id
+from .snapshot import AgreementInfo, PeerInfo, PeerState
+from .status import utc
+
+_OF_HEARTBEAT: dict[str, PeerState] = {
+    "starting": "joining",
+    "syncing": "joining",
+    "training": "training",
+    "ready": "ready",
+    "exchanging": "exchanging",
+    "paused": "paused",
+    "leaving": "absent",
+}
+_OF_PHASE: dict[Phase, PeerState] = {
+    Phase.TRAINING: "training",
+    Phase.READY: "ready",
+    Phase.REDUCING: "exchanging",
+    Phase.IN_DOUBT: "exchanging",
+    Phase.DECIDED: "done",
+}
+
+
+@dataclass(frozen=True)
+class Self:
+    """What this node shows of itself among the peers."""
+
+    peer: PeerId
+    name: str
+    version: str
+    phase: Phase
+    tokens: int
+    tokens_per_s: float | None
+    state_hash: str
+    head_round: int
+
+
+@dataclass(frozen=True)
+class Clocks:
+    """Two readings of one moment, to turn monotonic times into dates."""
+
+    monotonic_s: float
+    unix_s: float
+
+    def date_s(self, monotonic_s: float) -> float:
+        return self.unix_s - (self.monotonic_s - monotonic_s)
+
+
+def names_of(me: Self, peers: Mapping[PeerId, KnownPeer]) -> dict[PeerId, str]:
+    """Peer id -> the name that it gives itself, or the end of its id."""
+    names = {me.peer: me.name or short_id(me.peer)}
+    for peer, known in peers.items():
+        names[peer] = (known.heartbeat.name if known.heartbeat else "") or short_id(peer)
+    return names
+
+
+def shares(commit: Commit | None) -> dict[PeerId, float]:
+    """Peer -> its share of the last mean, over the spans that include it."""
+    if commit is None:
+        return {}
+    record = commit.record
+    total: dict[PeerId, float] = {}
+    for span, result in zip(record.plan.spans, record.results, strict=True):
+        included = [m for m, flag in zip(record.plan.members, result.included, strict=True) if flag]
+        tokens = sum(member.tokens for member in included)
+        for member in included:
+            total[member.peer] = total.get(member.peer, 0.0) + span.num_chunks * member.tokens / tokens
+    num_chunks = sum(span.num_chunks for span in record.plan.spans)
+    return {peer: min(1.0, weight / num_chunks) for peer, weight in total.items()}
+
+
+def peer_infos(
+    me: Self,
+    peers: Mapping[PeerId, KnownPeer],
+    roster: Iterable[PeerId],
+    commit: Commit | None,
+    num_rounds: Mapping[PeerId, int],
+    clocks: Clocks,
+    timeout_s: float,
+) -> tuple[PeerInfo, ...]:
+    """This node first, then the roster, then the others."""
+    share_of, leader = shares(commit), commit.record.plan.leader if commit else None
+    own = PeerInfo(
+        peer_id=me.peer,
+        name=me.name,
+        version=me.version,
+        is_self=True,
+        is_leader=leader == me.peer,
+        state=_OF_PHASE[me.phase],
+        round=me.head_round,
+        num_rounds=num_rounds.get(me.peer, 0),
+        tokens=me.tokens,
+        share=share_of.get(me.peer),
+        tokens_per_s=me.tokens_per_s,
+        state_hash=me.state_hash,
+    )
+    members = set(roster)
+    order = sorted(peers, key=lambda peer: (peer not in members, peer))
+    others = (
+        _other(peers[peer], leader == peer, share_of.get(peer), num_rounds.get(peer, 0), clocks, timeout_s)
+        for peer in order
+    )
+    return (own, *others)
+
+
+def _other(
+    known: KnownPeer, is_leader: bool, share: float | None, num_rounds: int, clocks: Clocks, timeout_s: float
+) -> PeerInfo:
+    heartbeat = known.heartbeat or Heartbeat(round=0, state_hash="0" * 64, phase="starting")
+    is_alive = known.heard_s is not None and clocks.monotonic_s - known.heard_s < timeout_s
+    return PeerInfo(
+        peer_id=known.peer,
+        name=heartbeat.name or short_id(known.peer),
+        version=heartbeat.version,
+        is_leader=is_leader,
+        state=_OF_HEARTBEAT[heartbeat.phase] if is_alive else "absent",
+        round=heartbeat.round if known.heartbeat else None,
+        num_rounds=num_rounds,
+        tokens=heartbeat.tokens if known.heartbeat else None,
+        share=share,
+        tokens_per_s=heartbeat.tokens_per_s if known.heartbeat else None,
+        reach="direct" if is_alive else None,
+        last_seen_at=None if known.heard_s is None else utc(clocks.date_s(known.heard_s)),
+        state_hash=heartbeat.state_hash if known.heartbeat else None,
+    )
+
+
+def agreement(head_round: int, state_hash: str, peers: Mapping[PeerId, KnownPeer]) -> AgreementInfo:
+    """How many peers state the same hash for the same round as this node."""
+    known = [k.heartbeat.state_hash for k in peers.values() if k.heartbeat and k.heartbeat.round == head_round]
+    num_same = sum(other == state_hash for other in known)
+    return AgreementInfo(
+        round=head_round,
+        state_hash=state_hash,
+        num_same=num_same + 1,
+        num_known=len(known) + 1,
+        agrees=num_same == len(known),
+    )

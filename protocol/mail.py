@@ -1,0 +1,87 @@
+"""A node's control messages, out and in: sealed, delivered best effort, opened and checked; and said to the journal."""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+from .envelopes import Guard, Sealer, reserve_sequences
+from .identity import Identity, PeerId
+from .messages import Envelope, Message, PlanMessage, Proposal, Vote
+from .outbox import Outbox
+from .round_machine import Received
+from .spec import Genesis
+from .transport import Transport
+
+_FLUSH_S = 1.0
+
+
+class Mail:
+    """Everything that is signed or verified. Messages to ourselves wait in `own`, sealed like all others."""
+
+    def __init__(
+        self,
+        identity: Identity,
+        genesis: Genesis,
+        transport: Transport,
+        folder: Path,
+        wall_clock: Callable[[], float],
+        on_unreachable: Callable[[PeerId, str], None],
+    ) -> None:
+        run = (genesis.run_id, genesis.lineage)
+        folder.mkdir(parents=True, exist_ok=True)
+        first_sequence = reserve_sequences(folder / "sequence", wall_clock())
+        self.me, self._wall_clock = identity.peer_id, wall_clock
+        self._sealer = Sealer(identity, *run, first_sequence, wall_clock)
+        self._direct, self._published = Guard(*run), Guard(*run)
+        self._outbox = Outbox(transport, genesis.timing.progress_timeout_s, on_unreachable)
+        self._said: set[str] = set()
+        self.own: deque[Received] = deque()
+
+    def seal(self, message: Message) -> bytes:
+        """Signed wire form."""
+        return self._sealer.seal(message)
+
+    def post(self, to: Iterable[PeerId], message: Message) -> bytes:
+        """Sign and send; never waits. Returns what was signed."""
+        raw, peers = self.seal(message), tuple(to)
+        if self.me in peers:
+            self.own.append(Received(self.me, message, raw))
+        self._outbox.post((peer for peer in peers if peer != self.me), raw)
+        return raw
+
+    def open(self, remote: PeerId, raw: bytes) -> Envelope:
+        """Verify a direct message. Raises `InvalidMessage` or `RemoteProtocolError`."""
+        return self._direct.open(raw, self._wall_clock(), remote)
+
+    def open_record(self, raw: bytes) -> Envelope:
+        """Verify a directory record. Raises `InvalidMessage`, also for one that was read before."""
+        return self._published.open(raw, self._wall_clock())
+
+    async def flush(self) -> None:
+        """Wait a moment for what is queued to leave."""
+        await self._outbox.flush(_FLUSH_S)
+
+    async def close(self) -> None:
+        await self._outbox.close()
+
+    def new_point(self, message: Message) -> str | None:
+        """The journal point that ``message`` stands for, the first time it is sent."""
+        match message:
+            case PlanMessage():
+                point, key = "round.plan_sent", message.plan.content_id()
+            case Proposal():
+                point, key = "round.proposed", message.record.content_id()
+            case Vote():
+                point, key = "round.voted", f"{message.ballot} {message.record}"
+            case _:
+                return None
+        if f"{point} {key}" in self._said:
+            return None
+        self._said.add(f"{point} {key}")
+        return point
+
+    def begin_round(self) -> None:
+        """Journal points of the former round are not needed any more."""
+        self._said.clear()

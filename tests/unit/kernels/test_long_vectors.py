@@ -1,0 +1,67 @@
+"""Vectors longer than what a back end works on at a time: all agree with the plainest compiled variant."""
+
+from __future__ import annotations
+
+import numpy as np
+import pytest
+
+from atoll.kernels.back_ends import choices, load, using
+from atoll.kernels.blocked import CACHE_ELEMENTS
+from atoll.kernels.codec import InvalidEncoding, NonFiniteError, codec
+from atoll.kernels.initial import fill_normal
+from atoll.kernels.outer_step import nesterov_step
+
+INT8 = codec("int8")
+NUM = 2 * CACHE_ELEMENTS + 300
+SPOTS = [0, CACHE_ELEMENTS - 1, CACHE_ELEMENTS, NUM - 1]
+QUICK = [choice for choice in choices() if choice != "reference"]
+VALUES = np.random.default_rng(0).standard_normal(NUM).astype(np.float32)
+
+
+@pytest.fixture(params=QUICK)
+def quick(request):
+    with using(load(request.param)):
+        yield request.param
+
+
+def everything():
+    data, other = np.empty(INT8.nbytes(NUM), np.uint8), np.empty(INT8.nbytes(NUM), np.uint8)
+    INT8.encode(VALUES, data)
+    INT8.encode(VALUES[::-1], other)
+    INT8.check(data, NUM)
+    mean, decoded, filled = (np.empty(NUM, np.float32) for _ in range(3))
+    INT8.accumulate_many([data, other], [0.3, 0.7], mean)
+    INT8.decode(data, decoded)
+    INT8.accumulate(other, 0.1, decoded)
+    fill_normal(filled, 3, 5, 0.02)
+    anchor, momentum = VALUES.copy(), VALUES[::-1].copy()
+    nesterov_step(anchor, momentum, mean, 0.7, 0.9)
+    return [array.tobytes() for array in (data, mean, decoded, filled, anchor, momentum)]
+
+
+@pytest.fixture(scope="module")
+def expected():
+    with using(load("c-baseline" if "c-baseline" in QUICK else "numpy")):
+        return everything()
+
+
+def test_all_kernels_agree(quick, expected):
+    assert everything() == expected
+
+
+@pytest.mark.parametrize("spot", SPOTS)
+def test_a_non_finite_value_is_found_anywhere(quick, spot):
+    values = VALUES.copy()
+    values[spot] = np.inf
+    with pytest.raises(NonFiniteError, match=f"value {spot} of {NUM}"):
+        INT8.encode(values, np.empty(INT8.nbytes(NUM), np.uint8))
+
+
+@pytest.mark.parametrize("spot", SPOTS)
+def test_a_forbidden_code_is_found_anywhere(quick, spot):
+    data = np.zeros(INT8.nbytes(NUM), np.uint8)
+    INT8.encode(VALUES, data)
+    position = INT8.nbytes(NUM) - NUM + spot
+    data[position] = 0x80
+    with pytest.raises(InvalidEncoding, match=f"byte {position}: a code"):
+        INT8.check(data, NUM)

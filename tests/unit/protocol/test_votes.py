@@ -1,0 +1,74 @@
+"""What a member has said is never forgotten: votes survive restarts, and damage is an error, not an empty slate."""
+
+from __future__ import annotations
+
+import os
+from pathlib import Path
+
+import pytest
+
+from atoll.protocol.round_machine import Acceptor
+from atoll.protocol.votes import VoteFileDamaged, VoteStore
+
+
+@pytest.fixture
+def store(tmp_path: Path) -> VoteStore:
+    store = VoteStore(tmp_path, lineage=0)
+    store.open(1, is_member=True)
+    return store
+
+
+def test_a_promise_is_read_back_after_a_restart(store: VoteStore, tmp_path: Path):
+    store.save(7, Acceptor(promised=5, led=4))
+    assert VoteStore(tmp_path, lineage=0).load(7) == Acceptor(promised=5, led=4)
+
+
+def test_rounds_and_lineages_do_not_mix(store: VoteStore, tmp_path: Path):
+    store.save(7, Acceptor(promised=5))
+    assert store.load(8) == Acceptor()
+    assert VoteStore(tmp_path, lineage=1).load(7) == Acceptor()
+
+
+@pytest.mark.parametrize("damage", [b"", b"{}", None])
+def test_a_damaged_file_is_an_error_with_a_remedy(store: VoteStore, tmp_path: Path, damage: bytes | None):
+    store.save(7, Acceptor(promised=5))
+    (path,) = tmp_path.glob("0-0-*7.json")
+    path.write_bytes(path.read_bytes()[:-10] if damage is None else damage)
+    with pytest.raises(VoteFileDamaged, match=r"0-0-000000000007\.json is damaged .*restore the file"):
+        VoteStore(tmp_path, lineage=0).load(7)
+
+
+def test_a_write_that_fails_keeps_the_former_promise(store: VoteStore, monkeypatch: pytest.MonkeyPatch):
+    store.save(7, Acceptor(promised=5))
+
+    def full(_descriptor: int) -> None:
+        raise OSError(28, "No space left on device")
+
+    monkeypatch.setattr(os, "fsync", full)
+    with pytest.raises(OSError, match="No space"):
+        store.save(7, Acceptor(promised=9))
+    assert store.load(7) == Acceptor(promised=5)
+
+
+def test_old_rounds_are_forgotten_and_recent_ones_kept(store: VoteStore):
+    for number in range(1, 40):
+        store.save(number, Acceptor(promised=number))
+    store.prune(39)
+    assert store.load(20) == Acceptor()
+    assert store.load(30) == Acceptor(promised=30)
+
+
+def test_a_member_with_an_empty_folder_abstains_once_even_over_restarts(tmp_path: Path):
+    VoteStore(tmp_path, lineage=0).open(5, is_member=True)
+    again = VoteStore(tmp_path, lineage=0)
+    again.open(5, is_member=True)
+    assert again.forgot(5)
+    assert not again.forgot(6)
+
+
+def test_newcomers_and_first_rounds_do_not_abstain(tmp_path: Path):
+    joiner, founder = VoteStore(tmp_path / "joiner", 0), VoteStore(tmp_path / "founder", 0)
+    joiner.open(5, is_member=False)
+    founder.open(1, is_member=True)
+    assert not joiner.forgot(5)
+    assert not founder.forgot(1)
