@@ -1,7 +1,7 @@
 """The run's commits with their certificates, oldest first: what a joiner needs to trust a roster it has never met.
 
-An append-only file of one JSON line per commit. A line cut off by a crash is dropped when the file is opened; the commit
-is then appended again when the node catches up.
+An append-only file of one JSON line per commit. A line cut off by a crash is dropped when the file is opened; the
+commit is then appended again when the node catches up.
 """
 
 from __future__ import annotations

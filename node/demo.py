@@ -19,7 +19,7 @@ import tempfile
 from collections.abc import AsyncIterator, Awaitable, Callable
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 from ..protocol.identity import Identity
 from .run_spec import new_run_text, sign_text
@@ -155,7 +155,7 @@ class DemoSwarm:
         self._readers: list[asyncio.Task[None]] = []
         self._events: asyncio.Queue[tuple[str, dict[str, Any] | None]] = asyncio.Queue()
 
-    async def __aenter__(self) -> DemoSwarm:
+    async def __aenter__(self) -> Self:
         for node in self.nodes:
             with (node.folder / "node.log").open("wb") as log:
                 child = await asyncio.create_subprocess_exec(

@@ -7,6 +7,7 @@ people. `run` ends when the run's last round is applied and everybody has had th
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import time
 from collections.abc import Coroutine, Mapping
@@ -18,6 +19,7 @@ from ..protocol.outcomes import Committed, RoundEvent
 from ..protocol.rounds import NodeFacts, RoundDriver
 from ..protocol.state_sync import StateServer, StateUnavailable, SyncProgress
 from ..protocol.swarm import Swarm, SwarmError, SwarmEvent, SwarmSettings
+from ..training.checkpoint import Saved
 from ..training.config import TrainerSpec
 from ..training.flat import initial_state
 from ..training.outer import ChunkLayout
@@ -53,6 +55,7 @@ class Node:
         self._codec = codec(exchange.codec)
         self._grid = ChunkGrid(spec.layout.num_elements, exchange.chunk_elements, self._codec)
         self._buffers = SharedBuffers.create(self._grid.num_elements, self._grid.num_chunks, self._grid.total_encoded)
+        self._event_loop = asyncio.get_running_loop()
         self._known_peers = KnownPeers(settings.folder / "peers.json")
         self._replica = self._open_replica()
         self._trainer = TrainerProcess(
@@ -68,7 +71,8 @@ class Node:
         self._reporter = Reporter(telemetry, spec, identity.peer_id, settings.name, VERSION, self._replica)
         self._tasks: list[asyncio.Task[None]] = []
         self._early_reports: list[Report] = []
-        self._evaluations: set[int] = set()
+        self._evaluation = asyncio.Event()
+        """The last committed state is evaluated."""
         self._applied = asyncio.Event()
 
     @property
@@ -92,8 +96,11 @@ class Node:
         )
 
     def _open_replica(self) -> Replica:
-        def on_point(point: str) -> None:
-            self._telemetry.point(point, "saving the committed state", round_number=self._replica.head_round)
+        def on_point(point: str) -> None:  # called by the thread that saves
+            self._telemetry.journal.point(point, "saving the committed state", round=self._replica.head_round)
+
+        def on_warning(text: str) -> None:
+            self._event_loop.call_soon_threadsafe(self._telemetry.warn, text)
 
         exchange = self._genesis.exchange
         replica = Replica(
@@ -103,15 +110,18 @@ class Node:
             buffers=self._buffers,
             grid=ChunkLayout(self._grid.num_elements, exchange.chunk_elements, self._codec),
             outer=self._spec.training.outer,
-            store=checkpoint_store(
-                self._settings.folder, self._settings.num_checkpoints, self._telemetry.warn, on_point
-            ),
+            store=checkpoint_store(self._settings.folder, self._settings.num_checkpoints, on_warning, on_point),
             chain=Chain(self._settings.folder / "chain.jsonl"),
-            on_saved=lambda saved: self._reporter.checkpoint(saved.num_bytes),
+            on_saved=self._on_saved,
         )
         if replica.restore():
             self._telemetry.say(f"resumed after round {replica.head_round} from the checkpoint")
         return replica
+
+    def _on_saved(self, saved: Saved, num_kept: int) -> None:
+        """Called by the thread that saves."""
+        number = self._replica.head_round
+        self._event_loop.call_soon_threadsafe(self._reporter.checkpoint, number, saved.num_bytes, num_kept)
 
     # --- life ---------------------------------------------------------------------------------------------------------
 
@@ -223,12 +233,11 @@ class Node:
     async def _linger(self, driver: RoundDriver) -> None:
         """Wait for our evaluation of the last state, and until all live members have applied the last round."""
         deadline_s = time.monotonic() + _LINGER_S
-        while time.monotonic() < deadline_s and not self._others_are_done(driver):
+        while time.monotonic() < deadline_s and not self._others_are_done(driver):  # noqa: ASYNC110 - time decides too
             await asyncio.sleep(0.2)
-        if self._is_evaluator(self.head_round) and self._loop is not None:
-            deadline_s = time.monotonic() + _EVALUATION_PATIENCE_S
-            while self.head_round not in self._evaluations and time.monotonic() < deadline_s:
-                await asyncio.sleep(0.05)
+        if self._is_evaluator(self.head_round):
+            with contextlib.suppress(TimeoutError):
+                await asyncio.wait_for(self._evaluation.wait(), _EVALUATION_PATIENCE_S)
 
     def _others_are_done(self, driver: RoundDriver) -> bool:
         now_s, timeout_s = time.monotonic(), self._genesis.timing.heartbeat_timeout_s
@@ -265,7 +274,8 @@ class Node:
             case Ready():
                 self._reporter.enter("gather")
             case Evaluation():
-                self._evaluations.add(report.round)
+                if report.round == self.head_round:
+                    self._evaluation.set()
                 self._reporter.evaluation(report.round, report.validation_loss)
                 self._driver.set_progress(evaluated_round=report.round, validation_loss=report.validation_loss)
             case Withheld():
@@ -285,6 +295,7 @@ class Node:
         """Everything the driver does is journalled before anything else follows from it."""
         outcome = event.fields.get("outcome")
         if event.point == "round.applied" and isinstance(outcome, Committed):
+            self._evaluation.clear()
             self._reporter.applied(outcome)
             self._telemetry.point(event.point, f"round {event.round} applied", round_number=event.round)
             if self._loop is not None:

@@ -12,7 +12,6 @@ import threading
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
 
 import numpy as np
 from numpy.typing import NDArray
@@ -20,7 +19,7 @@ from numpy.typing import NDArray
 from ..kernels import hash_tree
 from ..protocol.messages import Commit
 from ..protocol.transport import Buffer
-from ..training.checkpoint import CheckpointStore, SaveFailed
+from ..training.checkpoint import CheckpointStore, Saved, SaveFailed
 from ..training.outer import ChunkLayout, OuterConfig, apply_mean
 from ..training.shared_buffers import SharedBuffers
 from .chain import Chain
@@ -82,7 +81,7 @@ class Replica:
         outer: OuterConfig,
         store: CheckpointStore,
         chain: Chain,
-        on_saved: Callable[[Any], None] = lambda _: None,
+        on_saved: Callable[[Saved, int], None] = lambda _saved, _num_kept: None,
     ) -> None:
         self._genesis_id = genesis_id
         self._initial_roster = initial_roster
@@ -201,7 +200,7 @@ class Replica:
             {"round": self.head_round, "state_hash": self.state_hash},
         )
         if not isinstance(saved, SaveFailed):
-            self._on_saved(saved)
+            self._on_saved(saved, len(self._store.numbers()))
 
     def copy(self) -> StateCopy:
         """The present state, copied. Blocking: waits for an outer step that is going on."""

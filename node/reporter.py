@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
 from ..protocol.identity import PeerId
@@ -21,6 +22,8 @@ from .situation import Facts, situation
 from .snapshot import (
     CheckpointInfo,
     ExchangeInfo,
+    LossKind,
+    LossPoint,
     NetworkInfo,
     NodeInfo,
     PhaseName,
@@ -38,6 +41,8 @@ if TYPE_CHECKING:
     from .trainer_rounds import TrainerRounds
 
 _STRAGGLER_AFTER_S = 3.0
+_CURVES: tuple[tuple[LossKind, str], ...] = (("swarm", "loss"), ("validation", "validation_loss"))
+"""Curve of the page <- metric of the journal."""
 _SENTENCES: dict[str, str] = {
     "round.plan_sent": "round {round}: plan sent to its members",
     "round.proposed": "round {round}: result proposed for voting",
@@ -80,6 +85,7 @@ class Reporter:
         self._sent_bytes = self._received_bytes = 0
         self._num_rounds: Counter[PeerId] = Counter()
         self._tokens = self._num_counted = self._num_skipped = 0
+        self._joined_round: int | None = None
         self._sync: tuple[int | None, int] = (None, 0)
         self._ready_since_s: float | None = None
         self._device = "this machine"
@@ -88,6 +94,26 @@ class Reporter:
         self._loop: TrainerRounds | None = None
         self._board.update(run=_run_info(spec), node=self._node_info())
         self._board.spec = spec.genesis.model_dump(mode="json")
+        self._restore()
+
+    def _restore(self) -> None:
+        """What earlier starts of this node have seen, from the journal."""
+        points = [
+            LossPoint(kind=kind, round=row["round"], at=datetime.fromtimestamp(row["unix_s"], UTC), value=row["value"])
+            for kind, name in _CURVES
+            for row in self._telemetry.journal.metrics(name)
+            if row["round"] is not None
+        ]
+        if points:
+            self._board.restore_loss(points)
+        for row in self._telemetry.journal.rounds(limit=20_000):
+            is_counted = row["outcome"] == "committed"
+            self._num_counted += is_counted
+            self._num_skipped += not is_counted
+            facts: dict[str, Any] = row["data"] or {}
+            self._tokens += int(facts.get("tokens") or 0)
+            if is_counted and self._joined_round is None:
+                self._joined_round = row["round"]
 
     def attach(self, driver: RoundDriver, swarm: Swarm, loop: TrainerRounds) -> None:
         """The parts that exist only once the network is up."""
@@ -129,7 +155,8 @@ class Reporter:
             )
         )
         share = progress.step / max(progress.num_steps, 1)
-        self._board.add_loss("local", progress.round - 1 + min(share, 1.0), progress.loss)
+        tokens = self._tokens + progress.num_tokens
+        self._board.add_loss("local", progress.round - 1 + min(share, 1.0), progress.loss, tokens=tokens)
 
     def evaluation(self, round_number: int, validation_loss: float) -> None:
         """The committed state of a round was evaluated, here or by another peer."""
@@ -141,10 +168,16 @@ class Reporter:
         self._telemetry.journal.metric("validation_loss", validation_loss, round=round_number)
         self._telemetry.event("evaluation", round=round_number, validation_loss=_finite(validation_loss))
 
-    def checkpoint(self, num_bytes: int) -> None:
+    def checkpoint(self, round_number: int, num_bytes: int, num_kept: int) -> None:
+        """A committed state is saved."""
         self._board.update(
             checkpoint=CheckpointInfo(
-                round=self._replica.head_round, saved_at=utc(time.time()), size_bytes=num_bytes, is_verified=True
+                round=round_number,
+                saved_at=utc(time.time()),
+                size_bytes=num_bytes,
+                is_verified=True,
+                num_kept=num_kept,
+                kept_bytes=num_kept * num_bytes,
             )
         )
 
@@ -180,6 +213,8 @@ class Reporter:
         for peer in shares(commit):
             self._num_rounds[peer] += 1
         self._num_counted += outcome.counted
+        if self._joined_round is None and outcome.counted:
+            self._joined_round = number
         self._num_skipped += not outcome.counted
         sent, received = self._traffic_since_last_round()
         work = self._loop.last_work if self._loop else None
@@ -194,6 +229,7 @@ class Reporter:
             "seconds": round(now_s - self._round_started_s, 3),
             "participants": sorted(self._names().get(peer, short_id(peer)) for peer in shares(commit)),
             "counted": outcome.counted,
+            "tokens": counted_work.num_tokens if counted_work else 0,
         }
         self._round_started_s = now_s
         self._journal_round(commit, outcome, facts, dict(durations))
@@ -213,7 +249,8 @@ class Reporter:
             data={**facts, "phases_s": durations},
         )
         if facts["loss"] is not None:
-            self._telemetry.journal.metric("loss", facts["loss"], round=facts["round"])
+            self._telemetry.journal.metric("loss", facts["loss"], round=facts["round"], tokens=self._tokens)
+            self._board.add_loss("swarm", facts["round"], facts["loss"], tokens=self._tokens)
 
     def _traffic_since_last_round(self) -> tuple[int, int]:
         if self._swarm is None:
@@ -262,6 +299,7 @@ class Reporter:
         share = shares(commit).get(self._me)
         self._board.patch(
             "contribution",
+            joined_round=self._joined_round,
             num_counted=self._num_counted,
             num_skipped=self._num_skipped,
             tokens=self._tokens,
@@ -291,7 +329,9 @@ class Reporter:
             roster_size=len(roster),
             quorum_size=self._quorum_size(roster, driver.round),
             min_peers=genesis.membership.min_peers,
+            has_trainer=loop.has_trainer,
             has_started=loop.has_started,
+            is_finishing=0 < genesis.stop.num_rounds <= self._replica.head_round,
             is_syncing=self._sync[0] is not None,
             sync_percent=self._sync[0],
             num_donors=self._sync[1],

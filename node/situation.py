@@ -22,6 +22,8 @@ class Facts:
     roster_size: int
     quorum_size: int
     min_peers: int
+    has_trainer: bool = True
+    """Whether the trainer process is up."""
     has_started: bool = False
     """Whether the trainer works on this round."""
     is_syncing: bool = False
@@ -83,8 +85,10 @@ def _connecting(facts: Facts) -> Situation | None:
 def _joining(facts: Facts) -> Situation | None:
     if not facts.is_member:
         return Situation(State.WAITING, Reason.WAITING_ROUND_BOUNDARY, {"round": facts.round + 1})
-    if not facts.has_started:
-        return Situation(State.WAITING, None, {"round": facts.round})
+    if not facts.has_trainer:
+        return Situation(State.STARTING)
+    if not facts.has_started and not facts.is_finishing:
+        return Situation(State.CONNECTING)
     return None
 
 

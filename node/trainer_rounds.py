@@ -75,6 +75,11 @@ class TrainerRounds:
         self.last_work: LastWork | None = None
 
     @property
+    def has_trainer(self) -> bool:
+        """Whether a trainer has said hello."""
+        return self._has_trainer
+
+    @property
     def has_started(self) -> bool:
         """Whether the trainer works on the present round."""
         return self._started_round == self._replica.head_round + 1

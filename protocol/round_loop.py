@@ -40,6 +40,8 @@ from .votes import VoteStore
 FAR_BEHIND_ROUNDS = 4
 """Results are kept by everybody for this many rounds; who is further behind needs a snapshot."""
 
+_MAX_QUEUED = 8192
+
 Observer: TypeAlias = Callable[[RoundEvent], None]
 Sync: TypeAlias = Callable[[], Awaitable[None]]
 
@@ -69,11 +71,13 @@ class RoundLoop:
         peers: PeerTable,
         observer: Observer,
         sync: Sync | None,
+        on_new_head: Callable[[], None],
         clock: Callable[[], float],
     ) -> None:
         self._genesis, self._replica, self._votes = genesis, replica, votes
         self._lease_samples, self._num_chunks = lease_samples, num_chunks
         self._mail, self._peers, self._observer, self._sync, self._clock = mail, peers, observer, sync, clock
+        self._on_new_head = on_new_head
         self._queue: asyncio.Queue[tuple[Event | Offer, float]] = asyncio.Queue()
         self._early: dict[tuple[PeerId, str], Received] = {}
         """Messages for the round after the present one."""
@@ -98,6 +102,10 @@ class RoundLoop:
                 return
             self._is_tick_queued = True
         self._queue.put_nowait((event, self._clock()))
+
+    def is_flooded(self) -> bool:
+        """Whether so much waits that further messages are better lost; everything is repeated anyway."""
+        return self._queue.qsize() >= _MAX_QUEUED
 
     def observe(self, point: str, fields: dict[str, object]) -> None:
         """Tell the node what happened in the present round."""
@@ -175,8 +183,9 @@ class RoundLoop:
             self._early[event.sender, event.body.kind] = event
 
     async def _keep_up(self) -> None:
-        """Get a snapshot when the results that lead up to the others are not kept any more."""
-        if self._sync is not None and self._peers.ahead(self._replica.head_round + FAR_BEHIND_ROUNDS):
+        """Get a snapshot when the results that lead up to the others are not kept any more, or our state is damaged."""
+        is_far_behind = bool(self._peers.ahead(self._replica.head_round + FAR_BEHIND_ROUNDS))
+        if self._sync is not None and (is_far_behind or self._disagrees()):
             await self._resync(self._sync)
 
     async def _resync(self, sync: Sync) -> None:
@@ -184,6 +193,7 @@ class RoundLoop:
         await sync()
         self.settle(Aborted("the state was replaced by a newer one"))
         await self.begin()
+        self._on_new_head()
 
     # --- the machine --------------------------------------------------------------------------------------------------
 
@@ -282,6 +292,7 @@ class RoundLoop:
             self.settle(outcome)
         self._attest(commit.record.content_id(), state_hash)
         await self.begin()
+        self._on_new_head()
 
     # --- agreement and journal ----------------------------------------------------------------------------------------
 
@@ -292,12 +303,17 @@ class RoundLoop:
         self.check_agreement()
 
     def check_agreement(self) -> None:
-        """S4: if most of the roster has another state after the same record, ours is damaged."""
-        ours = self._replica.state_hash
+        """Say if most of the roster has another state than ours; the next tick does something about it."""
+        if self._disagrees():
+            self.observe("state.disagrees", {"ours": self._replica.state_hash, "theirs": self._majority()})
+
+    def _disagrees(self) -> bool:
+        return self._majority() not in (None, self._replica.state_hash)
+
+    def _majority(self) -> str | None:
+        """S4: the state hash that most of the roster has after our head."""
         head = (self._replica.head_round, self._replica.head_record_id)
-        theirs = self.attestations.majority(*head, next_roster(self._replica))
-        if theirs not in (None, ours):
-            self.observe("state.disagrees", {"ours": ours, "theirs": theirs})
+        return self.attestations.majority(*head, next_roster(self._replica))
 
     def _mark(self, message: Message) -> None:
         """Journal points of messages, said when the message has left."""

@@ -30,7 +30,7 @@ from .replica import Replica, next_roster
 from .results import ResultStore
 from .round_loop import FAR_BEHIND_ROUNDS, Observer, Offer, RoundLoop, Sync
 from .round_machine import Phase, Received, Tick, Woke
-from .spec import Genesis
+from .spec import Genesis, TimingConfig
 from .transport import Directory, RemoteProtocolError, Transport
 from .votes import VoteStore
 
@@ -39,12 +39,19 @@ __all__ = ["Aborted", "Committed", "NodeFacts", "Outcome", "PeerInfo", "Progress
 _TICKS_PER_HEARTBEAT = 4
 
 
+def _exchange_settings(timing: TimingConfig) -> ExchangeSettings:
+    """Who does not show up within the progress limit is gone; keep-alives are well below it."""
+    limit_s = timing.progress_timeout_s
+    return ExchangeSettings(contact_timeout_s=limit_s, keepalive_interval_s=min(1.0, limit_s / 5))
+
+
 class RoundDriver:
     """Takes part in the rounds of one run (fragment 0). Construct it inside the event loop.
 
     ``folder`` holds votes and results and must belong to this node alone. ``observer`` is called in the event loop and
-    must not raise. ``sync`` is awaited when this node is too far behind to catch up by results; it must install a newer
-    state into ``replica``, and is called again if it did not.
+    must not raise. ``sync`` is awaited when this node is too far behind to catch up by results, or when most of the
+    roster has another state after the same commit; it must install a certified state into ``replica``, and is called
+    again if it did not.
     """
 
     def __init__(
@@ -80,6 +87,7 @@ class RoundDriver:
             peers=self._peers,
             observer=observer,
             sync=sync,
+            on_new_head=lambda: self._heartbeats.say_now(),
             clock=clock,
         )
         self._results = ResultStore(folder / "results", grid, FAR_BEHIND_ROUNDS)
@@ -90,7 +98,7 @@ class RoundDriver:
             transport=transport,
             store=self._results,
             executor=self._executor,
-            settings=exchange or ExchangeSettings(),
+            settings=exchange or _exchange_settings(timing),
             feed=self._loop.feed,
             observe=self._loop.observe,
             peers=self._peers.others,
@@ -252,8 +260,10 @@ class RoundDriver:
             case Attest():
                 self._loop.attestations.add(remote, body, raw)
                 self._loop.check_agreement()
-            case _:
+            case _ if not self._loop.is_flooded():
                 self._loop.feed(Received(remote, body, raw))
+            case _:
+                pass
 
     def _compose_heartbeat(self) -> Heartbeat:
         return compose(self._facts, self._progress, self._replica, self.phase, self._wall_clock())

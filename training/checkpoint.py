@@ -40,7 +40,7 @@ class Checkpoint:
     """A complete, verified checkpoint."""
 
     number: int
-    tensors: dict[str, NDArray]
+    tensors: dict[str, NDArray[Any]]
     state: dict[str, Any]
 
 
@@ -82,7 +82,7 @@ class CheckpointStore:
         if self.keep < 1:
             raise ValueError(f"keep must be at least 1, not {self.keep}")
 
-    def save(self, tensors: Mapping[str, NDArray], state: Mapping[str, Any]) -> Saved | SaveFailed:
+    def save(self, tensors: Mapping[str, NDArray[Any]], state: Mapping[str, Any]) -> Saved | SaveFailed:
         """Write a new checkpoint, then remove all but the newest `keep`.
 
         ``state`` is JSON. A transient error is retried with back-off; an error that lasts is returned, said once
@@ -124,7 +124,7 @@ class CheckpointStore:
         """Numbers of the checkpoints with a manifest, oldest first."""
         return sorted(number for number, suffix in self._files() if suffix == "json")
 
-    def _write(self, tensors: Mapping[str, NDArray], state: Mapping[str, Any]) -> Saved:
+    def _write(self, tensors: Mapping[str, NDArray[Any]], state: Mapping[str, Any]) -> Saved:
         self.folder.mkdir(parents=True, exist_ok=True)
         self._prune()  # what saves that were killed have left
         number = max((number for number, _ in self._files()), default=0) + 1
@@ -191,7 +191,7 @@ class CheckpointStore:
 _NEXT_STEP = "the previous checkpoint is used if there is one, otherwise the state is loaded from the swarm"
 
 
-def write_tensors(tensors: Mapping[str, NDArray], path: Path) -> str:
+def write_tensors(tensors: Mapping[str, NDArray[Any]], path: Path) -> str:
     """Write ``tensors`` as a safetensors file, durably; returns its BLAKE3 digest. Raises OSError.
 
     By hand, because the library's writer leaves a nameless temporary file when it is killed, hides the error number,
@@ -208,7 +208,7 @@ def write_tensors(tensors: Mapping[str, NDArray], path: Path) -> str:
     return digest.hexdigest()
 
 
-def _header(arrays: dict[str, NDArray]) -> bytes:
+def _header(arrays: dict[str, NDArray[Any]]) -> bytes:
     entries, end = {}, 0
     for name, array in arrays.items():
         start, end = end, end + array.nbytes

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -19,6 +20,7 @@ from atoll.protocol.outcomes import Aborted, Committed, RoundEvent
 from atoll.protocol.rounds import NodeFacts, RoundDriver
 from atoll.protocol.spec import Genesis, MembershipConfig, TimingConfig
 from atoll.protocol.transport import Buffer
+from atoll.protocol.wakeup import Signal
 
 NUM_ELEMENTS = 3 * 256 + 17
 GRID = ChunkGrid(NUM_ELEMENTS, 256, codec("float32"))
@@ -37,7 +39,7 @@ def genesis_of(people: list[Identity], **membership: object) -> Genesis:
             heartbeat_interval_s=0.05,
             heartbeat_timeout_s=0.4,
             drop_after_s=30,
-            ready_grace_s=3,
+            ready_grace_s=1,
             progress_timeout_s=0.5,
             attempt_timeout_s=4,
             quorum_timeout_s=20,
@@ -100,6 +102,8 @@ class Swarm:
         self.genesis, self.folder = genesis, folder
         self.nodes: dict[PeerId, Node] = {}
         self.on_event = lambda _peer, _event: None
+        self.changed = Signal()
+        """Fired after every event and every message."""
 
     async def start(self, person: Identity, replica: MeanReplica | None = None, **options: object) -> Node:
         replica = replica or MeanReplica(self.genesis)
@@ -108,11 +112,13 @@ class Swarm:
         def observe(event: RoundEvent) -> None:
             node.events.append(event)
             self.on_event(person.peer_id, event)
+            self.changed.fire()
 
+        transport = self.network.transport(person)
         node.driver = RoundDriver(
             identity=person,
             genesis=self.genesis,
-            transport=self.network.transport(person),
+            transport=transport,
             directory=self.network.directory(person),
             folder=self.folder / person.peer_id,
             replica=replica,
@@ -123,7 +129,19 @@ class Swarm:
         )
         self.nodes[person.peer_id] = node
         await node.driver.start()
+        handle = transport.message_handler
+
+        async def handle_and_tell(remote: PeerId, raw: bytes) -> None:
+            await handle(remote, raw)
+            self.changed.fire()
+
+        transport.on_message(handle_and_tell)
         return node
+
+    async def until(self, condition: Callable[[], bool]) -> None:
+        async with asyncio.timeout(20):
+            while not condition():
+                await self.changed.wait()
 
     async def kill(self, person: Identity) -> MeanReplica:
         """End a node as a crash would; its folder and what its replica has saved stay."""
@@ -171,12 +189,6 @@ async def contribute_all(swarm: Swarm, people: list[Identity]) -> list[Committed
     return await asyncio.gather(*(swarm.contribute(person, 1.0) for person in people))
 
 
-async def until(condition, timeout_s: float = 15.0) -> None:
-    async with asyncio.timeout(timeout_s):
-        while not condition():
-            await asyncio.sleep(0.01)
-
-
 @pytest.mark.parametrize("swarm", [1, 2, 5], indirect=True)
 async def test_swarms_of_other_sizes_commit(swarm):
     people = PEOPLE[: len(swarm.nodes)]
@@ -201,17 +213,17 @@ async def test_the_others_commit_when_a_node_dies_and_it_comes_back(swarm, point
 
     swarm.on_event = kill
     calls = {person.peer_id: asyncio.create_task(swarm.contribute(person, 1.0)) for person in people}
-    await until(lambda: bool(victims))
+    await swarm.until(lambda: bool(victims))
     others = [person for person in people if person.peer_id != victims[0]]
     victim = next(person for person in people if person.peer_id == victims[0])
     outcomes = await asyncio.gather(*(calls[person.peer_id] for person in others))
     assert len({outcome.state_hash for outcome in outcomes}) == 1
     replica = await swarm.kill(victim)
     await swarm.start(victim, replica)
-    await until(lambda: {node.driver.round for node in swarm.nodes.values()} == {2})
+    await swarm.until(lambda: {node.driver.round for node in swarm.nodes.values()} == {2})
     assert len({node.replica.state_hash for node in swarm.nodes.values()}) == 1
     assert all(outcome.counted for outcome in await contribute_all(swarm, others))
-    await until(lambda: swarm.nodes[victim.peer_id].driver.round == 3)
+    await swarm.until(lambda: swarm.nodes[victim.peer_id].driver.round == 3)
     assert all(outcome.counted for outcome in await contribute_all(swarm, people))
 
 
@@ -220,10 +232,12 @@ async def test_a_joiner_catches_up_by_results_and_counts_from_the_next_round(swa
         await contribute_all(swarm, PEOPLE[:3])
     joiner = PEOPLE[3]
     node = await swarm.start(joiner)
-    await until(lambda: node.driver.round == 3)
+    await swarm.until(lambda: node.driver.round == 3)
     assert node.replica.state_hash == swarm.nodes[PEOPLE[0].peer_id].replica.state_hash
+    others = [swarm.nodes[person.peer_id].driver for person in PEOPLE[:3]]
+    await swarm.until(lambda: all(driver.peers[joiner.peer_id].heartbeat.round == 2 for driver in others))
     await contribute_all(swarm, PEOPLE[:3])
-    await until(lambda: joiner.peer_id in node.driver.roster)
+    await swarm.until(lambda: joiner.peer_id in node.driver.roster)
     assert all(outcome.counted for outcome in await contribute_all(swarm, PEOPLE[:4]))
 
 
@@ -233,8 +247,8 @@ async def test_a_node_that_is_far_behind_asks_for_a_snapshot(swarm):
     donor = swarm.nodes[PEOPLE[0].peer_id].replica
     replica = MeanReplica(swarm.genesis)
     node = await swarm.start(PEOPLE[3], replica, sync=lambda: install(replica, donor))
-    await until(lambda: "state.syncing" in node.points())
-    await until(lambda: node.driver.round == 7)
+    await swarm.until(lambda: "state.syncing" in node.points())
+    await swarm.until(lambda: node.driver.round == 7)
     assert replica.state_hash == donor.state_hash
 
 
@@ -244,7 +258,7 @@ async def install(replica: MeanReplica, donor: MeanReplica) -> None:
 
 async def test_a_contribution_that_comes_too_late_learns_what_was_committed_instead(swarm):
     first, second, third = PEOPLE[:3]
-    late = asyncio.create_task(until(lambda: swarm.nodes[third.peer_id].driver.round == 2, 20))
+    late = asyncio.create_task(swarm.until(lambda: swarm.nodes[third.peer_id].driver.round == 2))
     await asyncio.gather(swarm.contribute(first, 1.0), swarm.contribute(second, 1.0))  # after the grace
     await late
     outcome = await swarm.nodes[third.peer_id].driver.contribute(contribution_of(1, 1.0, 100))
@@ -280,7 +294,7 @@ async def test_a_full_disk_stops_votes_and_says_so(swarm, monkeypatch):
 
     monkeypatch.setattr(node.driver._votes, "save", full)
     calls = [asyncio.create_task(swarm.contribute(person, 1.0)) for person in PEOPLE[:3]]
-    await until(lambda: "votes.unwritable" in node.points())
+    await swarm.until(lambda: "votes.unwritable" in node.points())
     outcomes = await asyncio.gather(*calls[1:])
     assert all(isinstance(outcome, Committed) for outcome in outcomes)
     for outcome in outcomes:
@@ -307,7 +321,7 @@ async def test_leaving_is_told_and_the_others_do_not_wait(swarm):
     gone = swarm.nodes.pop(PEOPLE[2].peer_id)
     await gone.driver.leave()
     heartbeats = lambda: swarm.nodes[PEOPLE[0].peer_id].driver.peers[PEOPLE[2].peer_id].heartbeat  # noqa: E731
-    await until(lambda: heartbeats().phase == "leaving")
+    await swarm.until(lambda: heartbeats().phase == "leaving")
     outcomes = await asyncio.wait_for(contribute_all(swarm, PEOPLE[:2]), 2)
     assert all(outcome.counted for outcome in outcomes)
     assert PEOPLE[2].peer_id not in outcomes[0].commit.record.plan.next_roster
@@ -325,4 +339,23 @@ async def test_a_diverged_replica_is_noticed_by_its_node(swarm):
 
     node.replica.apply = flip_a_bit
     await contribute_all(swarm, PEOPLE[:3])
-    await until(lambda: "state.disagrees" in node.points())
+    await swarm.until(lambda: "state.disagrees" in node.points())
+
+
+async def test_a_diverged_replica_is_replaced_where_there_is_a_way(swarm):
+    donor = swarm.nodes[PEOPLE[0].peer_id].replica
+    await swarm.kill(PEOPLE[2])
+    replica = MeanReplica(swarm.genesis)
+    node = await swarm.start(PEOPLE[2], replica, sync=lambda: install(replica, donor))
+    honest = replica.apply
+
+    async def flip_a_bit(commit: Commit, mean: Buffer) -> str:
+        await honest(commit, mean)
+        replica.state_hash = hashlib.sha256(b"damaged").hexdigest()
+        return replica.state_hash
+
+    replica.apply = flip_a_bit
+    await contribute_all(swarm, PEOPLE[:3])
+    await swarm.until(lambda: "state.syncing" in node.points() and replica.state_hash == donor.state_hash)
+    replica.apply = honest
+    assert all(outcome.counted for outcome in await contribute_all(swarm, PEOPLE[:3]))
