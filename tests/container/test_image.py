@@ -101,7 +101,9 @@ def running_node(image: Image, data: Path) -> Iterator[subprocess.Popen[str]]:
         yield process
     finally:
         process.kill()  # --kill-child ends PID 1 and with it the whole PID namespace
-        process.communicate()
+        process.wait()
+        if process.stdout:
+            process.stdout.close()
 
 
 def first_process(container: subprocess.Popen[str]) -> psutil.Process:
