@@ -144,7 +144,7 @@ class Journal:
         """Record that a named point was reached, and die here if the environment asks for it."""
         row = (self._clock(), point, round, level, text[: self._limits.text_chars], _json(data))
         self._write("INSERT INTO events (unix_s, point, round, level, text, data) VALUES (?,?,?,?,?,?)", row)
-        if self._kill_point and self._kill_point.matches(point, round):
+        if self._kill_point and self._kill_point.is_due(point, round):
             self._kill()
 
     def round(

@@ -1,8 +1,8 @@
 """Kills this process at a named journal point when the environment asks for it (tests of crashes).
 
-``ATOLL_KILL_AT="round.voted:4"`` kills at that point of round 4; without a number, the first time it is reached. The
-kill is SIGKILL to this very process, after the point's event has been committed to the journal, which proves that
-the point was reached.
+``ATOLL_KILL_AT="round.voted:4"`` kills at that point of round 4, ``"round.voted:+4"`` the fourth time that this
+process reaches it, ``"round.voted"`` the first time. The kill is SIGKILL to this very process, after the point's event
+has been committed to the journal, which proves that the point was reached.
 """
 
 from __future__ import annotations
@@ -10,29 +10,37 @@ from __future__ import annotations
 import os
 import signal
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 VARIABLE = "ATOLL_KILL_AT"
 
 
-@dataclass(frozen=True)
+@dataclass
 class KillPoint:
-    """Where to die. ``round`` None means any round."""
+    """Where to die: at ``point`` of ``round`` (None: of any), the ``occurrence``-th time that this is reached."""
 
     point: str
     round: int | None = None
+    occurrence: int = 1
+    _num_reached: int = field(default=0, compare=False)
 
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] | None = None) -> KillPoint | None:
-        """The kill asked for, or None. Raises ValueError on a round that is no number."""
+        """The kill asked for, or None. Raises ValueError on a round or occurrence that is no number."""
         text = (os.environ if environ is None else environ).get(VARIABLE, "")
         if not text:
             return None
         point, _, number = text.partition(":")
+        if number.startswith("+"):
+            return cls(point, None, int(number))
         return cls(point, int(number) if number else None)
 
-    def matches(self, point: str, round_number: int | None) -> bool:
-        return point == self.point and (self.round is None or self.round == round_number)
+    def is_due(self, point: str, round_number: int | None) -> bool:
+        """Note that a point is reached; whether it is the one to die at."""
+        if point != self.point or self.round not in (None, round_number):
+            return False
+        self._num_reached += 1
+        return self._num_reached == self.occurrence
 
 
 def kill_here() -> None:

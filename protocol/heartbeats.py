@@ -101,6 +101,10 @@ class Heartbeats:
         """Send a heartbeat to every known peer and ourselves; never waits."""
         self._mail.post((*self._peers.others(), self._mail.me), self._compose())
 
+    def say_to(self, peer: PeerId) -> None:
+        """Send a heartbeat to one peer; never waits."""
+        self._mail.post((peer,), self._compose())
+
     async def beat(self) -> None:
         while True:
             self.say_now()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from .identity import PeerId
@@ -16,6 +17,8 @@ class PeerInfo:
     """What is known of a peer, for the driver, the status page and the logs."""
 
     peer: PeerId
+    known_since_s: float
+    """Monotonic time at which it was first named."""
     heartbeat: Heartbeat | None = None
     heard_s: float | None = None
     """Monotonic time of its last direct message; None if only the directory names it."""
@@ -28,8 +31,8 @@ class PeerInfo:
 class PeerTable:
     """Peers by id, at most `MAX_PEERS`: the roster always, others as they appear."""
 
-    def __init__(self, me: PeerId) -> None:
-        self._me = me
+    def __init__(self, me: PeerId, clock: Callable[[], float]) -> None:
+        self._me, self._clock = me, clock
         self._peers: dict[PeerId, PeerInfo] = {}
 
     @property
@@ -43,9 +46,14 @@ class PeerTable:
         """Note a peer of which the roster or the directory tells."""
         if peer == self._me or (peer not in self._peers and len(self._peers) >= MAX_PEERS):
             return
-        known = self._peers.get(peer, PeerInfo(peer))
+        known = self._peers.get(peer, PeerInfo(peer, self._clock()))
         # A record's heartbeat is older than one that came directly.
         self._peers[peer] = known if known.heartbeat is not None else replace(known, heartbeat=heartbeat)
+
+    def is_met(self, peer: PeerId) -> bool:
+        """Whether the peer has ever sent us a direct message."""
+        known = self._peers.get(peer)
+        return known is not None and known.heard_s is not None
 
     def heard(self, peer: PeerId, heartbeat: Heartbeat | None, now_s: float, now_unix_s: float) -> None:
         """Note a direct message."""
@@ -72,6 +80,12 @@ class PeerTable:
         return tuple(sorted(ahead, key=lambda peer: -rounds[peer]))
 
     def views(self) -> dict[PeerId, PeerView]:
-        """For the round machine: peers that have spoken to us directly."""
-        heard = ((info.peer, info.heard_s, info.heartbeat) for info in self._peers.values())
-        return {peer: PeerView(at_s, heartbeat) for peer, at_s, heartbeat in heard if at_s is not None}
+        """For the round machine."""
+        return {info.peer: _view(info) for info in self._peers.values()}
+
+
+def _view(info: PeerInfo) -> PeerView:
+    if info.heard_s is None:
+        # The directory's word is no sign of life, and says nothing that a leader may rely on.
+        return PeerView(info.known_since_s, is_met=False)
+    return PeerView(info.heard_s, info.heartbeat)

@@ -10,6 +10,7 @@ from __future__ import annotations
 import json
 import mmap
 import os
+import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -42,6 +43,7 @@ class ResultBuffer:
         self.plan_id = plan_id
         self.grid = grid
         self._index = path.with_suffix(".held")
+        self._index_lock = threading.Lock()
         self._memory = _map(path, grid.total_encoded)
         self._view = memoryview(self._memory)
         self._held = {held.first_chunk: held for held in self._read_index() if self._is_sound(held)}
@@ -60,9 +62,10 @@ class ResultBuffer:
         encoded = self.grid.span_range(span)
         self._flush(encoded)
         held = HeldSpan(span.first_chunk, span.num_chunks, digest)
-        if not self._index.exists() or not self._index.stat().st_size:
-            append_durably(self._index, {"round": self.round, "plan": self.plan_id})
-        append_durably(self._index, vars(held))
+        with self._index_lock:  # spans are held side by side, and only one may begin the index
+            if not self._index.exists() or not self._index.stat().st_size:
+                append_durably(self._index, {"round": self.round, "plan": self.plan_id})
+            append_durably(self._index, vars(held))
         self._held[span.first_chunk] = held
 
     def forget(self, span: Span) -> None:

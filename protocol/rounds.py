@@ -74,7 +74,7 @@ class RoundDriver:
         timing = genesis.timing
         self._genesis, self._replica, self._transport, self._facts = genesis, replica, transport, facts
         self._clock, self._wall_clock = clock, wall_clock
-        self._peers = PeerTable(identity.peer_id)
+        self._peers = PeerTable(identity.peer_id, clock)
         self._mail = Mail(identity, genesis, transport, folder, wall_clock, self._note_unreachable)
         self._votes = VoteStore(folder / "votes", genesis.lineage)
         self._loop = RoundLoop(
@@ -253,6 +253,8 @@ class RoundDriver:
             self._loop.reject(error)
             return
         heartbeat = body if isinstance(body, Heartbeat) else None
+        if not self._peers.is_met(remote):
+            self._heartbeats.say_to(remote)  # it may have started after our last one
         self._peers.heard(remote, heartbeat, self._clock(), self._wall_clock())
         match body:
             case CommitRequest():

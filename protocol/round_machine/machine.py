@@ -50,7 +50,7 @@ def begin(rules: Rules, acceptor: Acceptor, peers: Mapping[PeerId, PeerView], no
 
     Members of whom nothing is known yet count as heard now: their silence so far proves nothing.
     """
-    known = {peer: peers.get(peer, PeerView(now)) for peer in rules.roster}
+    known = {peer: peers.get(peer, PeerView(now, is_met=peer == rules.me)) for peer in rules.roster}
     accepted_ballot = 0 if acceptor.accepted is None else acceptor.accepted.ballot
     seen = max(acceptor.promised, acceptor.led, accepted_ballot)
     return RoundState(rules, acceptor, {**peers, **known}, seen=seen, repeated_s=now)
@@ -104,7 +104,7 @@ def _receive(state: RoundState, event: Received, now: float) -> Step:
     if sender not in state.rules.roster:
         raise RemoteProtocolError(sender, "roster", f"{body.kind} from outside this round's roster")
     _check_ballot(state, sender, body)
-    view = replace(state.peers.get(sender, PeerView(now)), heard_s=now)
+    view = replace(state.peers.get(sender, PeerView(now)), heard_s=now, is_met=True)
     return _receive_from_member(replace(state, peers={**state.peers, sender: view}), event, now)
 
 

@@ -99,8 +99,10 @@ class PeerView:
     """What this member knows of another from its own messages."""
 
     heard_s: float
-    """Time (the caller's monotonic clock) of the last message."""
+    """Time (the caller's monotonic clock) of the last message; of one never heard, since when it has been known."""
     heartbeat: Heartbeat | None = None
+    is_met: bool = True
+    """Whether it has ever spoken to us directly."""
 
 
 @dataclass(frozen=True)

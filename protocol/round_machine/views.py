@@ -53,9 +53,15 @@ def live_ready(state: RoundState, now: float) -> tuple[PeerId, ...]:
 
 
 def awaited(state: RoundState, now: float) -> tuple[PeerId, ...]:
-    """Live members that are training and not ready yet."""
+    """Live members that are training and not ready yet, and members that may still be starting, as we just did."""
     ready = live_ready(state, now)
-    return tuple(peer for peer in live_roster(state, now) if peer not in ready and not _is_bystander(state, peer))
+    expected = (peer for peer in state.rules.roster if is_live(state, peer, now) or _may_be_starting(state, peer, now))
+    return tuple(peer for peer in expected if peer not in ready and not _is_bystander(state, peer))
+
+
+def _may_be_starting(state: RoundState, peer: PeerId, now: float) -> bool:
+    view = state.peers.get(peer)
+    return view is not None and not view.is_met and now - view.heard_s <= state.rules.genesis.timing.ready_grace_s
 
 
 def _is_bystander(state: RoundState, peer: PeerId) -> bool:

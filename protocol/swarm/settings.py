@@ -49,6 +49,8 @@ class SwarmSettings(BaseModel):
     """A stream on which nothing moves for this long is closed."""
     health_interval_s: Seconds = 2.0
     health_timeout_s: Seconds = 5.0
+    first_redial_s: Seconds = 1.0
+    """Pause before seeds and known peers that are not connected are dialled again; it doubles up to the next one."""
     redial_interval_s: Seconds = 15.0
     """How often seeds and known peers that are not connected are dialled again."""
     max_streams_per_peer: Annotated[int, Field(ge=1)] = 64

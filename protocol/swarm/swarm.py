@@ -318,8 +318,10 @@ class Swarm:
 
     async def _redial(self) -> None:
         """Dial seeds and known peers that are missing, so that a seed that starts late is met."""
+        pause_s = self.settings.first_redial_s
         while True:
-            await asyncio.sleep(self.settings.redial_interval_s)
+            await asyncio.sleep(min(pause_s, self.settings.redial_interval_s))
+            pause_s *= 2
             for target in self._dial_targets():
                 plain, peer = addresses.split_peer(target)
                 if peer is None or peer in self._connected or self._daemon is None or not await self._may_listen(plain):

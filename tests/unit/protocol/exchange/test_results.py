@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import json
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 
 import pytest
 
 from atoll.kernels.codec import codec
-from atoll.protocol.chunks import ChunkGrid
+from atoll.protocol.chunks import ChunkGrid, span_digest
 from atoll.protocol.identity import Identity
 from atoll.protocol.memory import CorruptStream, CutStream
 from atoll.protocol.result_transfer import ResultFetcher, ResultServer, ResultsUnavailable
-from atoll.protocol.results import ResultStore
+from atoll.protocol.messages import Span
+from atoll.protocol.results import ResultBuffer, ResultStore
 from atoll.protocol.transport import StreamClosed
 
 LATE = Identity.from_seed(bytes([99]) * 32).peer_id
@@ -169,3 +172,18 @@ async def test_a_full_disk_ends_an_exchange_with_one_plain_error(lab, monkeypatc
     monkeypatch.setattr(store.attempt(swarm.plan), "hold", full)
     with pytest.raises(OSError, match="No space"):
         await swarm.run()
+
+
+def test_spans_that_are_held_side_by_side_are_all_found_again(tmp_path: Path) -> None:
+    """Two threads once both began the index, which could then not be read after a restart."""
+    grid = ChunkGrid(16 * 4096, 4096, codec("int8"))
+    for attempt in range(20):
+        buffer = ResultBuffer(tmp_path / f"{attempt}.mean", 1, "plan", grid)
+        spans = [Span(first_chunk=chunk, num_chunks=1, owner=LATE) for chunk in range(16)]
+        for span in spans:
+            buffer.write_chunk(span.first_chunk, bytes(grid.encoded_bytes(span.first_chunk)))
+        digests = [span_digest(buffer.encoded[grid.span_range(span)]) for span in spans]
+        with ThreadPoolExecutor(8) as executor:
+            list(executor.map(buffer.hold, spans, digests))
+        again = ResultBuffer(tmp_path / f"{attempt}.mean", 1, "plan", grid)
+        assert all(again.holds(span, digest) for span, digest in zip(spans, digests, strict=True))
