@@ -174,7 +174,7 @@ class DemoSwarm:
         for child in self._children.values():
             if child.returncode is None:
                 with contextlib.suppress(ProcessLookupError):
-                    child.send_signal(signal.SIGTERM)
+                    os.kill(child.pid, signal.SIGTERM)  # not child.terminate(), which may take its exit code away
         await asyncio.gather(*(_reap(child) for child in self._children.values()))
         await asyncio.gather(*self._readers)
 
@@ -207,7 +207,8 @@ async def _reap(child: asyncio.subprocess.Process) -> None:
     try:
         await asyncio.wait_for(child.wait(), _STOP_GRACE_S)
     except TimeoutError:
-        child.kill()
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(child.pid, signal.SIGKILL)
         await child.wait()
 
 

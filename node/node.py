@@ -12,8 +12,8 @@ import os
 import time
 from collections.abc import Coroutine, Mapping
 
+from ..kernels.chunk_grid import ChunkGrid
 from ..kernels.codec import codec
-from ..protocol.chunks import ChunkGrid
 from ..protocol.identity import Identity, PeerId
 from ..protocol.outcomes import Committed, RoundEvent
 from ..protocol.rounds import NodeFacts, RoundDriver
@@ -22,7 +22,6 @@ from ..protocol.swarm import Swarm, SwarmError, SwarmEvent, SwarmSettings
 from ..training.checkpoint import Saved
 from ..training.config import TrainerSpec
 from ..training.flat import initial_state
-from ..training.outer import ChunkLayout
 from ..training.reducer import Evaluation, Hello, Progress, Ready, Report, Warned, Withheld
 from ..training.shared_buffers import SharedBuffers
 from .chain import Chain
@@ -102,13 +101,12 @@ class Node:
         def on_warning(text: str) -> None:
             self._event_loop.call_soon_threadsafe(self._telemetry.warn, text)
 
-        exchange = self._genesis.exchange
         replica = Replica(
             genesis_id=self._genesis.run_id,
             initial=initial_state(self._spec.training.model),
             initial_roster=self._genesis.membership.roster,
             buffers=self._buffers,
-            grid=ChunkLayout(self._grid.num_elements, exchange.chunk_elements, self._codec),
+            grid=self._grid,
             outer=self._spec.training.outer,
             store=checkpoint_store(self._settings.folder, self._settings.num_checkpoints, on_warning, on_point),
             chain=Chain(self._settings.folder / "chain.jsonl"),

@@ -17,10 +17,11 @@ import numpy as np
 from numpy.typing import NDArray
 
 from ..kernels import hash_tree
+from ..kernels.chunk_grid import ChunkGrid
 from ..protocol.messages import Commit
 from ..protocol.transport import Buffer
 from ..training.checkpoint import CheckpointStore, Saved, SaveFailed
-from ..training.outer import ChunkLayout, OuterConfig, apply_mean
+from ..training.outer import OuterConfig, apply_mean
 from ..training.shared_buffers import SharedBuffers
 from .chain import Chain
 
@@ -77,7 +78,7 @@ class Replica:
         initial: FloatVector,
         initial_roster: tuple[str, ...],
         buffers: SharedBuffers,
-        grid: ChunkLayout,
+        grid: ChunkGrid,
         outer: OuterConfig,
         store: CheckpointStore,
         chain: Chain,

@@ -25,6 +25,16 @@ class TrainerGaveUp(RuntimeError):
     """The trainer died too often; the message is one line with the last cause."""
 
 
+_END_GRACE_S = 2.0
+
+
+def _kill(process: asyncio.subprocess.Process) -> None:
+    """By its id: `process.kill` polls first, which takes the exit code away from asyncio's child watcher."""
+    if process.returncode is None:
+        with contextlib.suppress(ProcessLookupError):
+            os.kill(process.pid, signal.SIGKILL)
+
+
 def exit_text(code: int, failure: str | None) -> str:
     """Why a trainer ended, for people: its own last words, a signal's name, or its exit code."""
     if failure is not None:
@@ -110,7 +120,7 @@ class TrainerProcess:
             pass
         except ChannelError as error:
             failure = str(error)
-            self._process.kill()
+            _kill(self._process)
         finally:
             self._channel.close()
             self._channel = None
@@ -129,13 +139,10 @@ class TrainerProcess:
         )
 
     async def _reap(self, process: asyncio.subprocess.Process) -> int:
-        """Wait for a trainer whose channel is closed; one that hangs is killed. Not interrupted by a cancellation."""
-        if process.returncode is None and self._stopping:
-            with contextlib.suppress(TimeoutError):
-                await asyncio.wait_for(asyncio.shield(process.wait()), 2.0)
-        if process.returncode is None:
-            with contextlib.suppress(ProcessLookupError):
-                process.kill()
+        """Exit code of a trainer whose channel is closed; one that does not end by itself is killed."""
+        with contextlib.suppress(TimeoutError):
+            return await asyncio.wait_for(asyncio.shield(process.wait()), _END_GRACE_S)
+        _kill(process)
         return await process.wait()
 
     async def stop(self, *, save: bool, timeout_s: float) -> None:
@@ -148,5 +155,5 @@ class TrainerProcess:
         try:
             await asyncio.wait_for(process.wait(), timeout_s)
         except TimeoutError:
-            process.kill()
+            _kill(process)
             await process.wait()

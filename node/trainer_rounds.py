@@ -11,7 +11,8 @@ import asyncio
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
-from ..protocol.chunks import ChunkGrid, Contribution
+from ..kernels.chunk_grid import ChunkGrid
+from ..protocol.chunks import Contribution
 from ..protocol.identity import PeerId
 from ..protocol.outcomes import Aborted as RoundAborted
 from ..protocol.outcomes import Committed as RoundCommitted

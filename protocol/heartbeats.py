@@ -8,6 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Literal, TypeAlias
 
+from .identity import PeerId
 from .mail import Mail
 from .messages import Heartbeat, InvalidMessage
 from .peers import PeerTable

@@ -16,7 +16,7 @@ from typing import Any
 from blake3 import blake3
 
 from ..kernels.codec import InvalidEncoding
-from .chunks import DIGEST_BYTES
+from .chunks import DIGEST_BYTES, covers, span_chunks
 from .identity import PeerId
 from .messages import Record
 from .offload import off_loop
@@ -89,7 +89,7 @@ class ResultFetcher:
         ``peers`` are asked in order, starting at another one for each span. Raises `ResultsUnavailable`, keeping
         what has arrived; ValueError for a record that does not fit the grid; OSError when the disk is full.
         """
-        if not self.store.grid.covers(record.plan.spans):
+        if not covers(self.store.grid, record.plan.spans):
             raise ValueError(f"record of round {record.plan.round} does not cover the grid")
         buffer = await off_loop(self.executor, self.store.attempt, record.plan)
         missing = self.store.missing(record)
@@ -138,7 +138,7 @@ class ResultFetcher:
             return "does not have it"
         hasher: Any = blake3()
         grid = self.store.grid
-        for chunk in grid.span_chunks(record.plan.spans[span]):
+        for chunk in span_chunks(grid, record.plan.spans[span]):
             data = await read_payload(stream, grid.encoded_bytes(chunk))
             await off_loop(self.executor, self._check, stream.remote, chunk, data, hasher)
             buffer.write_chunk(chunk, data)

@@ -16,7 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, cast
 
-from .chunks import ChunkGrid, span_digest
+from .chunks import ChunkGrid, span_digest, span_range
 from .messages import Plan, Record, Span
 from .transport import Buffer
 
@@ -59,7 +59,7 @@ class ResultBuffer:
 
     def hold(self, span: Span, digest: str) -> None:
         """Make a span durable whose bytes are all written and match ``digest``."""
-        encoded = self.grid.span_range(span)
+        encoded = span_range(self.grid, span)
         self._flush(encoded)
         held = HeldSpan(span.first_chunk, span.num_chunks, digest)
         with self._index_lock:  # spans are held side by side, and only one may begin the index

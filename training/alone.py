@@ -10,6 +10,7 @@ import numpy as np
 import torch
 from numpy.typing import NDArray
 
+from ..kernels.chunk_grid import ChunkGrid
 from ..kernels.codec import codec as codec_of
 from .checkpoint import Checkpoint, CheckpointStore
 from .config import TrainingConfig
@@ -17,7 +18,6 @@ from .data import TextData
 from .flat import FlatLayout, initial_state
 from .inner_loop import InnerLoop, choose_device
 from .local import LocalReducer
-from .outer import ChunkLayout
 from .reducer import Evaluate, Evaluation, Event, Report, Warned
 from .session import Session
 
@@ -58,7 +58,7 @@ def train_alone(
     """
     torch.set_num_threads(num_threads)
     layout = FlatLayout.of(config.model)
-    grid = ChunkLayout(layout.num_elements, chunk_elements, codec_of(codec))
+    grid = ChunkGrid(layout.num_elements, chunk_elements, codec_of(codec))
     store, checkpoint = _open_store(folder, keep, config, on_report)
     reducer = _EvaluatingReducer(config, grid, rounds, *_start_state(config, checkpoint), on_report=on_report)
     loop = InnerLoop(config, TextData.load(config.data, config.model.sequence_length), choose_device(device))
@@ -75,7 +75,7 @@ class _EvaluatingReducer(LocalReducer):
     def __init__(
         self,
         config: TrainingConfig,
-        grid: ChunkLayout,
+        grid: ChunkGrid,
         num_rounds: int,
         anchor: NDArray[np.float32],
         momentum: NDArray[np.float32] | None,

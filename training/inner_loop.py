@@ -21,9 +21,9 @@ from .optimizer import build_optimizer, learning_rate, set_learning_rate
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from ..kernels.chunk_grid import FlatValues
     from .config import TrainingConfig
     from .data import TextData
-    from .outer import FlatValues
 
 _MOMENTS = ("exp_avg", "exp_avg_sq")  # AdamW's; SGD without momentum keeps nothing
 

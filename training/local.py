@@ -7,8 +7,9 @@ from typing import TYPE_CHECKING
 
 import numpy as np
 
+from ..kernels.chunk_grid import ChunkGrid, mean_of
 from .data import Lease
-from .outer import ChunkLayout, apply_mean, mean_of
+from .outer import apply_mean
 from .reducer import Committed, Event, PseudoGradient, Report, Start, Stop
 
 if TYPE_CHECKING:
@@ -31,7 +32,7 @@ class LocalReducer:
     def __init__(
         self,
         config: TrainingConfig,
-        grid: ChunkLayout,
+        grid: ChunkGrid,
         num_rounds: int,
         anchor: NDArray[np.float32],  # (num_elements,), changed in place from now on
         momentum: NDArray[np.float32] | None = None,  # (num_elements,), zeros before round 1
@@ -43,8 +44,8 @@ class LocalReducer:
         self.momentum = np.zeros_like(anchor) if momentum is None else momentum
         self.round = round
         """Last committed round."""
-        self._contribution = np.empty(grid.encoded_bytes, np.uint8)
-        self._mean = np.empty(grid.encoded_bytes, np.uint8)
+        self._contribution = np.empty(grid.total_encoded, np.uint8)
+        self._mean = np.empty(grid.total_encoded, np.uint8)
         self._is_started = False
 
     def load_anchor(self, round: int) -> NDArray[np.float32]:  # noqa: A002

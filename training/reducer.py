@@ -20,7 +20,7 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-    from .outer import FlatValues
+    from ..kernels.chunk_grid import FlatValues
 
 
 class _Message(BaseModel):

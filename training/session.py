@@ -39,9 +39,9 @@ from .shared_buffers import NotSealed
 if TYPE_CHECKING:
     from numpy.typing import NDArray
 
+    from ..kernels.chunk_grid import FlatValues
     from .checkpoint import Checkpoint
     from .inner_loop import InnerLoop, StepResult
-    from .outer import FlatValues
 
 _SPEED_DECAY = 0.9  # tokens/s are averaged over about the last ten steps
 

@@ -19,10 +19,10 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from ..kernels.chunk_grid import ChunkGrid
 from .channel import ChannelClosed, TrainerChannel
 from .checkpoint import Checkpoint, CheckpointStore
 from .config import TrainerSpec
-from .outer import ChunkLayout
 from .reducer import Event, Failed, Hello, PseudoGradient, Ready, Report, Warned
 from .shared_buffers import SharedBuffers
 
@@ -41,7 +41,7 @@ class ChannelReducer:
 
     channel: TrainerChannel
     buffers: SharedBuffers
-    grid: ChunkLayout
+    grid: ChunkGrid
     generation: int = 0
     """From the daemon's last event: seals the next contribution."""
     nan_round: int = 0
@@ -113,7 +113,7 @@ def run_trainer(channel: TrainerChannel, buffers: SharedBuffers, spec: TrainerSp
     config = spec.training
     data = TextData.load(config.data, config.model.sequence_length)
     loop = InnerLoop(config, data, choose_device(spec.device))
-    grid = ChunkLayout(loop.layout.num_elements, spec.chunk_elements, codec(spec.codec))
+    grid = ChunkGrid(loop.layout.num_elements, spec.chunk_elements, codec(spec.codec))
     require_geometry(buffers, grid)
     reducer = ChannelReducer(channel, buffers, grid, nan_round=int(os.environ.get("ATOLL_NAN_AT", "0")))
     store = CheckpointStore(folder, "inner", on_warning=lambda text: reducer.report(Warned(text=text)))
@@ -132,10 +132,10 @@ def run_trainer(channel: TrainerChannel, buffers: SharedBuffers, spec: TrainerSp
     session.run()
 
 
-def require_geometry(buffers: SharedBuffers, grid: ChunkLayout) -> None:
+def require_geometry(buffers: SharedBuffers, grid: ChunkGrid) -> None:
     """Raise ValueError unless the daemon's buffers are made for this grid."""
     found = (buffers.num_elements, buffers.num_chunks, buffers.contribution_bytes)
-    expected = (grid.num_elements, grid.num_chunks, grid.encoded_bytes)
+    expected = (grid.num_elements, grid.num_chunks, grid.total_encoded)
     if found != expected:
         raise ValueError(f"shared buffers hold (elements, chunks, bytes) {found}, the model and codec need {expected}")
 

@@ -12,7 +12,7 @@ from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Executor
 
-from ..chunks import ChunkGrid, Contribution
+from ..chunks import ChunkGrid, Contribution, covers
 from ..identity import PeerId
 from ..messages import Plan, SpanResult
 from ..results import ResultBuffer
@@ -163,7 +163,7 @@ class Exchange:
 
 def check_plan(plan: Plan, grid: ChunkGrid) -> None:
     """Raise `RemoteProtocolError` (of the leader) for a plan that no honest leader makes on this grid."""
-    if not grid.covers(plan.spans):
+    if not covers(grid, plan.spans):
         raise RemoteProtocolError(plan.leader, "spans do not cover the grid")
     if len({member.peer for member in plan.members}) != len(plan.members):
         raise RemoteProtocolError(plan.leader, "member named twice")

@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from ...kernels.chunk_grid import normalised_weights
+
 
 @dataclass
 class SpanLedger:
@@ -42,7 +44,7 @@ class SpanLedger:
     @property
     def weights(self) -> list[float]:
         """tokens / Σ tokens over `members`; rounded to float32 by the kernel. Raises ValueError if Σ is zero."""
-        return normalised([self.tokens[member] for member in self.members])
+        return normalised_weights([self.tokens[member] for member in self.members])
 
     @property
     def is_hopeless(self) -> bool:
@@ -86,11 +88,3 @@ class SpanLedger:
             return False
         self.num_reduced += 1
         return True
-
-
-def normalised(tokens: Sequence[int]) -> list[float]:
-    """Weights that sum to one (in float64). Raises ValueError if there is nothing to weigh."""
-    total = sum(tokens)
-    if total <= 0:
-        raise ValueError("no tokens: a mean over nothing")
-    return [count / total for count in tokens]

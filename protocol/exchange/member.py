@@ -10,7 +10,7 @@ from blake3 import blake3
 from pydantic import ValidationError
 
 from ...kernels.codec import InvalidEncoding
-from ..chunks import Contribution
+from ..chunks import Contribution, span_chunks
 from ..messages import SpanResult
 from ..transport import Buffer, ByteStream, PeerUnreachable, RemoteProtocolError, StreamClosed
 from . import wire
@@ -25,7 +25,7 @@ class SpanMember:
         self._context = context
         self.span = span
         self._owner = context.plan.spans[span].owner
-        self._chunks = context.grid.span_chunks(context.plan.spans[span])
+        self._chunks = span_chunks(context.grid, context.plan.spans[span])
         self._contribution = contribution
         self._hasher: Any = blake3()
         self._position = 0

@@ -16,7 +16,7 @@ import numpy as np
 from blake3 import blake3
 
 from ...kernels.codec import Bytes, Float32Array, InvalidEncoding
-from ..chunks import chunk_digest, commitment
+from ..chunks import chunk_digest, commitment, span_chunks
 from ..messages import SpanResult
 from ..transport import MAX_FRAME_BYTES, Buffer, ByteStream, RemoteProtocolError, StreamClosed
 from ..wakeup import Signal
@@ -44,7 +44,7 @@ class SpanOwner:
     def __init__(self, context: ExchangeContext, span: int) -> None:
         self._context = context
         self._span = span
-        self._chunks = context.grid.span_chunks(context.plan.spans[span])
+        self._chunks = span_chunks(context.grid, context.plan.spans[span])
         members = context.plan.members
         self._ledger = SpanLedger([member.tokens for member in members], len(self._chunks))
         self._index = {member.peer: index for index, member in enumerate(members)}

@@ -10,16 +10,17 @@ import pytest
 import torch
 from numpy.typing import NDArray
 
+from atoll.kernels.chunk_grid import ChunkGrid, mean_of
 from atoll.kernels.codec import codec
 from atoll.kernels.hash_tree import root
 from atoll.node.replica import initial_state_hash, leaf_digests, state_context
 from atoll.node.run_spec import RunSpec, load_run_spec
-from atoll.protocol.chunks import ChunkGrid, Contribution
+from atoll.protocol.chunks import Contribution
 from atoll.protocol.messages import Commit, Plan
 from atoll.training.data import Lease, TextData
 from atoll.training.flat import initial_state
 from atoll.training.inner_loop import InnerLoop
-from atoll.training.outer import ChunkLayout, apply_mean, mean_of
+from atoll.training.outer import apply_mean
 
 from .lab import can_make_namespaces, hashes_by_round, journalled_commits, swarm
 
@@ -40,7 +41,7 @@ class Reference:
         self.data = TextData.load(config.data, config.model.sequence_length)
         self.anchor = initial_state(config.model)
         self.momentum = np.zeros_like(self.anchor)
-        self.grid = ChunkLayout(len(self.anchor), exchange.chunk_elements, codec(exchange.codec))
+        self.grid = ChunkGrid(len(self.anchor), exchange.chunk_elements, codec(exchange.codec))
         self.data_cursor = 0
 
     def contribution(self, plan: Plan, peer: str) -> NDArray[np.uint8]:
@@ -54,7 +55,7 @@ class Reference:
             indices = lease.batch(step, inner.batch_size)
             assert indices is not None
             loop.step(self.data.batch(indices))
-        encoded = np.empty(self.grid.encoded_bytes, np.uint8)
+        encoded = np.empty(self.grid.total_encoded, np.uint8)
         self.grid.encode(loop.pseudo_gradient(self.anchor), encoded)
         return encoded
 
@@ -62,12 +63,11 @@ class Reference:
         """Do the round's work and return the state hash after it."""
         plan = commit.record.plan
         encoded = [self.contribution(plan, member.peer) for member in plan.members]
-        chunk_grid = ChunkGrid(self.grid.num_elements, self.grid.chunk_elements, self.grid.codec)
         for member, data in zip(plan.members, encoded, strict=True):
-            rebuilt = Contribution.of(chunk_grid, data.data, round_number=plan.round, tokens=member.tokens)
+            rebuilt = Contribution.of(self.grid, data.data, round_number=plan.round, tokens=member.tokens)
             assert rebuilt.commitment == member.commitment, f"round {plan.round}: another contribution of {member.peer}"
         assert all(all(result.included) for result in commit.record.results)
-        mean = np.empty(self.grid.encoded_bytes, np.uint8)
+        mean = np.empty(self.grid.total_encoded, np.uint8)
         mean_of(encoded, [member.tokens for member in plan.members], self.grid, mean)
         apply_mean(self.anchor, self.momentum, mean, self.grid, self.spec.training.outer.at(plan.round))
         self.data_cursor = plan.data_cursor

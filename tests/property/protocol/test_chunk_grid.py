@@ -9,7 +9,7 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atoll.kernels.codec import codec
-from atoll.protocol.chunks import ChunkGrid, Contribution, commitment, span_digest
+from atoll.protocol.chunks import ChunkGrid, Contribution, commitment, covers, span_chunks, span_digest, span_range
 from atoll.protocol.identity import Identity
 from atoll.protocol.messages import Span
 
@@ -33,10 +33,10 @@ def test_spans_tile_the_encoded_vector(lengths):
     grid = ChunkGrid(sum(lengths) * 256 - 5, 256, codec("int8"))
     starts = [sum(lengths[:index]) for index in range(len(lengths))]
     spans = [Span(first_chunk=a, num_chunks=n, owner=OWNER) for a, n in zip(starts, lengths, strict=True)]
-    assert grid.covers(spans)
-    assert not grid.covers(spans[1:])
-    assert not grid.covers([*spans, spans[-1]])
-    ends = [grid.span_range(span) for span in spans]
+    assert covers(grid, spans)
+    assert not covers(grid, spans[1:])
+    assert not covers(grid, [*spans, spans[-1]])
+    ends = [span_range(grid, span) for span in spans]
     assert ends[0].start == 0
     assert ends[-1].stop == grid.total_encoded
     assert all(left.stop == right.start for left, right in pairwise(ends))
@@ -45,7 +45,7 @@ def test_spans_tile_the_encoded_vector(lengths):
 def test_a_span_outside_the_grid_is_refused():
     grid = ChunkGrid(1000, 256, codec("int8"))
     with pytest.raises(ValueError, match="leaves the grid"):
-        grid.span_chunks(Span(first_chunk=3, num_chunks=2, owner=OWNER))
+        span_chunks(grid, Span(first_chunk=3, num_chunks=2, owner=OWNER))
     with pytest.raises(IndexError):
         grid.elements(4)
 

@@ -9,12 +9,13 @@ import numpy as np
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from atoll.kernels.chunk_grid import ChunkGrid, normalised_weights
 from atoll.kernels.codec import codec
 from atoll.training.config import InnerConfig, ModelConfig
 from atoll.training.data import Lease, permuted
 from atoll.training.flat import FlatLayout
 from atoll.training.optimizer import learning_rate
-from atoll.training.outer import ChunkLayout, OuterConfig, normalised_weights
+from atoll.training.outer import OuterConfig
 from atoll.training.session import Carry, merge
 
 keys = st.integers(0, 2**64 - 1)
@@ -82,10 +83,10 @@ def test_any_shard_of_the_initial_state_has_the_bits_of_the_whole(model, data):
 
 @given(st.integers(1, 5000), st.integers(1, 700), st.sampled_from(["int8", "float32"]))
 def test_a_grid_covers_vector_and_encoding_exactly(num_elements, chunk_elements, name):
-    grid = ChunkLayout(num_elements, chunk_elements, codec(name))
+    grid = ChunkGrid(num_elements, chunk_elements, codec(name))
     elements = [grid.elements(c) for c in range(grid.num_chunks)]
     encoded = [grid.encoded_range(c) for c in range(grid.num_chunks)]
-    for ranges, length in ((elements, num_elements), (encoded, grid.encoded_bytes)):
+    for ranges, length in ((elements, num_elements), (encoded, grid.total_encoded)):
         assert (ranges[0].start, ranges[-1].stop) == (0, length)
         assert all(a.stop == b.start and a.start < a.stop for a, b in pairwise(ranges))
 

@@ -9,12 +9,14 @@ from collections.abc import AsyncIterator
 from contextlib import asynccontextmanager
 from pathlib import Path
 
+import psutil
+
+from atoll.kernels.chunk_grid import ChunkGrid
 from atoll.kernels.codec import codec
 from atoll.node.trainer_process import TrainerProcess, exit_text
 from atoll.training.config import DataConfig, InnerConfig, ModelConfig, TrainerSpec, TrainingConfig
 from atoll.training.data import Lease
 from atoll.training.flat import FlatLayout, initial_state
-from atoll.training.outer import ChunkLayout
 from atoll.training.reducer import Hello, Ready, Report, Start
 from atoll.training.shared_buffers import SharedBuffers
 
@@ -30,8 +32,8 @@ class Supervised:
     """A trainer with its reports in a queue."""
 
     def __init__(self, folder: Path) -> None:
-        grid = ChunkLayout(FlatLayout.of(CONFIG.model).num_elements, SPEC.chunk_elements, codec(SPEC.codec))
-        self.buffers = SharedBuffers.create(grid.num_elements, grid.num_chunks, grid.encoded_bytes)
+        grid = ChunkGrid(FlatLayout.of(CONFIG.model).num_elements, SPEC.chunk_elements, codec(SPEC.codec))
+        self.buffers = SharedBuffers.create(grid.num_elements, grid.num_chunks, grid.total_encoded)
         self.buffers.open_anchor()[:] = initial_state(CONFIG.model)
         self.buffers.seal_anchor(0)
         self.reports: asyncio.Queue[Report] = asyncio.Queue()
@@ -67,7 +69,7 @@ async def test_a_trainer_contributes_and_ends_when_asked(tmp_path: Path) -> None
         assert trainer.buffers.contribution(1, 7).any()
         pid = trainer.process.pid
     assert pid is not None
-    assert not Path(f"/proc/{pid}").exists()
+    assert not psutil.pid_exists(pid)
     assert trainer.deaths == []
 
 

@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from atoll.kernels.codec import codec
-from atoll.protocol.chunks import ChunkGrid, Contribution, commitment
+from atoll.protocol.chunks import ChunkGrid, Contribution, commitment, leaf_digests
 from atoll.protocol.identity import Identity, PeerId
 from atoll.protocol.leader import permutation
 from atoll.protocol.memory import MemoryNetwork, StallStream, Unreachable
@@ -163,7 +163,7 @@ class Swarm:
 
 def contribution_of(round_number: int, value: float, tokens: int) -> Contribution:
     encoded = np.full(NUM_ELEMENTS, value, np.float32).tobytes()
-    leaves = GRID.leaf_digests(encoded)
+    leaves = leaf_digests(GRID, encoded)
     return Contribution(round_number, tokens, memoryview(encoded), leaves, commitment(leaves))
 
 

@@ -6,6 +6,7 @@ import numpy as np
 import pytest
 import torch
 
+from atoll.kernels.chunk_grid import ChunkGrid, mean_of
 from atoll.kernels.codec import codec
 from atoll.kernels.outer_step import nesterov_step
 from atoll.training.alone import train_alone
@@ -15,7 +16,7 @@ from atoll.training.flat import FlatLayout, initial_state
 from atoll.training.inner_loop import InnerLoop
 from atoll.training.model import build_model, cross_entropy
 from atoll.training.optimizer import learning_rate
-from atoll.training.outer import ChunkLayout, apply_mean, mean_of
+from atoll.training.outer import apply_mean
 from atoll.training.reducer import Evaluation, Progress, Saved, Warned
 
 CHUNK = 512
@@ -162,7 +163,7 @@ def test_two_peers_with_sgd_one_step_and_outer_rate_one_average_their_gradients(
     inner = InnerConfig(optimizer="sgd", lr=0.1, weight_decay=0, clip_norm=0, warmup_steps=0, batch_size=2, num_steps=1)
     config = config.model_copy(update={"inner": inner, "outer": OuterConfig(optimizer="sgd", lr=1.0)})
     loops = [InnerLoop(config, data) for _ in range(2)]
-    grid = ChunkLayout(loops[0].layout.num_elements, CHUNK, codec("float32"))
+    grid = ChunkGrid(loops[0].layout.num_elements, CHUNK, codec("float32"))
     anchor, momentum = initial_state(config.model), np.zeros(grid.num_elements, np.float32)
     model, flat = plain_model(config)
     for step in range(10):
@@ -178,12 +179,12 @@ def test_two_peers_with_sgd_one_step_and_outer_rate_one_average_their_gradients(
 
 
 def one_round(loops, batches, grid, anchor, momentum, settings):
-    contributions = [np.empty(grid.encoded_bytes, np.uint8) for _ in loops]
+    contributions = [np.empty(grid.total_encoded, np.uint8) for _ in loops]
     tokens = []
     for loop, batch, out in zip(loops, batches, contributions, strict=True):
         loop.load(anchor)
         tokens.append(loop.step(batch).num_tokens)
         grid.encode(loop.pseudo_gradient(anchor), out)
-    mean = np.empty(grid.encoded_bytes, np.uint8)
+    mean = np.empty(grid.total_encoded, np.uint8)
     mean_of(contributions, tokens, grid, mean)
     apply_mean(anchor, momentum, mean, grid, settings)

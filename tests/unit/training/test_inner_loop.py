@@ -4,12 +4,12 @@ import numpy as np
 import pytest
 import torch
 
+from atoll.kernels.chunk_grid import ChunkGrid
 from atoll.kernels.codec import codec
 from atoll.training.flat import FlatLayout, initial_state
 from atoll.training.inner_loop import InnerLoop, choose_device
 from atoll.training.model import build_model, cross_entropy
 from atoll.training.optimizer import learning_rate
-from atoll.training.outer import ChunkLayout
 
 
 @pytest.fixture
@@ -130,8 +130,8 @@ def test_a_gpu_encodes_its_pseudo_gradient_with_the_bits_of_the_cpu(config, data
     loop.load(anchor)
     loop.step(batch)
     delta = loop.pseudo_gradient(anchor)
-    grid = ChunkLayout(len(anchor), 1024, codec("int8"))
-    on_gpu, on_cpu = (np.empty(grid.encoded_bytes, np.uint8) for _ in range(2))
+    grid = ChunkGrid(len(anchor), 1024, codec("int8"))
+    on_gpu, on_cpu = (np.empty(grid.total_encoded, np.uint8) for _ in range(2))
     grid.encode(delta, on_gpu)
     grid.encode(delta.cpu().numpy(), on_cpu)
     assert np.array_equal(on_gpu, on_cpu)

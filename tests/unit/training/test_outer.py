@@ -9,12 +9,13 @@ import pytest
 import torch
 
 import atoll.kernels
+from atoll.kernels.chunk_grid import ChunkGrid, mean_of, normalised_weights
 from atoll.kernels.codec import codec
-from atoll.training.outer import ChunkLayout, OuterConfig, OuterSettings, apply_mean, mean_of, normalised_weights
+from atoll.training.outer import OuterConfig, OuterSettings, apply_mean
 
 
 def encoded(grid, values):
-    data = np.empty(grid.encoded_bytes, np.uint8)
+    data = np.empty(grid.total_encoded, np.uint8)
     grid.encode(np.asarray(values, np.float32), data)
     return data
 
@@ -49,7 +50,7 @@ def test_plain_sgd_has_no_momentum_and_rounds_count_from_one():
 
 def test_the_new_global_weight_lies_where_the_peers_ended():
     """AVG-01: global 1.0, both peers end at 0.5, outer SGD with lr 1 gives 0.5 and not 1.5."""
-    grid = ChunkLayout(4, 256, codec("float32"))
+    grid = ChunkGrid(4, 256, codec("float32"))
     anchor, momentum = np.ones(4, np.float32), np.zeros(4, np.float32)
     delta = encoded(grid, anchor - np.float32(0.5))
     mean = np.empty_like(delta)
@@ -59,7 +60,7 @@ def test_the_new_global_weight_lies_where_the_peers_ended():
 
 
 def test_the_outer_step_is_torchs_nesterov(random):
-    grid = ChunkLayout(1000, 256, codec("float32"))
+    grid = ChunkGrid(1000, 256, codec("float32"))
     parameter = torch.nn.Parameter(torch.from_numpy(random.standard_normal(1000).astype(np.float32)))
     anchor, momentum = parameter.detach().numpy().copy(), np.zeros(1000, np.float32)
     reference = torch.optim.SGD([parameter], lr=0.7, momentum=0.9, nesterov=True)
@@ -72,9 +73,9 @@ def test_the_outer_step_is_torchs_nesterov(random):
 
 
 def test_the_mean_is_weighted_by_tokens(random):
-    grid = ChunkLayout(600, 256, codec("float32"))
+    grid = ChunkGrid(600, 256, codec("float32"))
     first, second = random.standard_normal((2, 600)).astype(np.float32)
-    out = np.empty(grid.encoded_bytes, np.uint8)
+    out = np.empty(grid.total_encoded, np.uint8)
     mean_of([encoded(grid, first), encoded(grid, second)], [300, 100], grid, out)
     assert np.allclose(decoded(grid, out), 0.75 * first + 0.25 * second, atol=1e-6)
 
@@ -86,17 +87,17 @@ def test_nothing_contributed_is_refused_and_changes_nothing():
 
 
 def test_the_grid_covers_everything_once_with_a_shorter_last_chunk():
-    grid = ChunkLayout(1000, 300, codec("int8"))
+    grid = ChunkGrid(1000, 300, codec("int8"))
     assert grid.num_chunks == 4
     assert [grid.elements(c).stop - grid.elements(c).start for c in range(4)] == [300, 300, 300, 100]
     ranges = [grid.encoded_range(c) for c in range(4)]
     assert all(a.stop == b.start for a, b in pairwise(ranges))
-    assert grid.encoded_bytes == ranges[-1].stop == 3 * (300 + 4) + 100 + 2
+    assert grid.total_encoded == ranges[-1].stop == 3 * (300 + 4) + 100 + 2
 
 
 def test_values_on_a_gpu_are_encoded_there(random, monkeypatch):
     """With a stand-in for the CUDA kernel: the vector is never copied to the host as float32."""
-    grid, values = ChunkLayout(1000, 256, codec("int8")), random.standard_normal(1000).astype(np.float32)
+    grid, values = ChunkGrid(1000, 256, codec("int8")), random.standard_normal(1000).astype(np.float32)
     lengths = []
 
     def encode(part):
@@ -107,7 +108,7 @@ def test_values_on_a_gpu_are_encoded_there(random, monkeypatch):
 
     monkeypatch.setitem(sys.modules, "atoll.kernels.triton_int8", SimpleNamespace(encode=encode))
     monkeypatch.setattr(atoll.kernels, "triton_int8", SimpleNamespace(encode=encode), raising=False)
-    out = np.empty(grid.encoded_bytes, np.uint8)
+    out = np.empty(grid.total_encoded, np.uint8)
     grid.encode(torch.from_numpy(values), out)
     assert lengths == [256, 256, 256, 232]
     assert np.array_equal(out, encoded(grid, values))
@@ -115,7 +116,7 @@ def test_values_on_a_gpu_are_encoded_there(random, monkeypatch):
 
 def test_a_mean_over_one_is_that_one(random):
     """The second rounding of an already rounded contribution changes no bit."""
-    grid = ChunkLayout(5000, 1024, codec("int8"))
+    grid = ChunkGrid(5000, 1024, codec("int8"))
     data = encoded(grid, random.standard_normal(5000))
     out = np.empty_like(data)
     mean_of([data], [7], grid, out)

@@ -14,6 +14,7 @@ from contextlib import asynccontextmanager, suppress
 import numpy as np
 import pytest
 
+from atoll.kernels.chunk_grid import ChunkGrid, mean_of
 from atoll.kernels.codec import codec
 from atoll.training import trainer as module
 from atoll.training.alone import train_alone
@@ -21,7 +22,7 @@ from atoll.training.channel import ChannelClosed, DaemonChannel, TrainerChannel
 from atoll.training.config import TrainerSpec
 from atoll.training.data import DataError, Lease
 from atoll.training.flat import initial_state
-from atoll.training.outer import ChunkLayout, apply_mean, mean_of
+from atoll.training.outer import apply_mean
 from atoll.training.reducer import (
     Aborted,
     Committed,
@@ -46,8 +47,8 @@ class MiniDaemon:
     def __init__(self, config):
         self.config = config
         anchor = initial_state(config.model)
-        self.grid = ChunkLayout(len(anchor), CHUNK, codec("int8"))
-        self.buffers = SharedBuffers.create(len(anchor), self.grid.num_chunks, self.grid.encoded_bytes)
+        self.grid = ChunkGrid(len(anchor), CHUNK, codec("int8"))
+        self.buffers = SharedBuffers.create(len(anchor), self.grid.num_chunks, self.grid.total_encoded)
         self.buffers.open_anchor()[:] = anchor
         self.buffers.seal_anchor(0)
         self.momentum = np.zeros_like(anchor)
@@ -65,7 +66,7 @@ class MiniDaemon:
         await self.channel.send(Start(round=round_, generation=generation, lease=self.lease(round_)))
 
     async def commit(self, ready):
-        mean = np.empty(self.grid.encoded_bytes, np.uint8)
+        mean = np.empty(self.grid.total_encoded, np.uint8)
         contribution = self.buffers.contribution(ready.round, ready.generation)
         mean_of([contribution], [ready.num_tokens], self.grid, mean)
         apply_mean(self.buffers.open_anchor(), self.momentum, mean, self.grid, self.config.outer.at(ready.round))

@@ -11,7 +11,7 @@ import numpy as np
 import pytest
 
 from atoll.kernels.codec import codec
-from atoll.protocol.chunks import ChunkGrid, Contribution, span_digest
+from atoll.protocol.chunks import ChunkGrid, Contribution, span_chunks, span_digest, span_range
 from atoll.protocol.exchange import (
     Exchange,
     ExchangeEvent,
@@ -127,14 +127,14 @@ class Lab:
     def mean(self, peer: int, span: int) -> bytes:
         """What the peer holds of a span."""
         return bytes(
-            self.stores[self.peers[peer]].attempt(self.plan).encoded[self.grid.span_range(self.plan.spans[span])]
+            self.stores[self.peers[peer]].attempt(self.plan).encoded[span_range(self.grid, self.plan.spans[span])]
         )
 
     def replay(self, span: int, included: Sequence[bool]) -> bytes:
         """The encoded mean of a span, computed the plain way."""
         total = sum(count for count, is_in in zip(self.tokens, included, strict=True) if is_in)
         encoded = b""
-        for chunk in self.grid.span_chunks(self.plan.spans[span]):
+        for chunk in span_chunks(self.grid, self.plan.spans[span]):
             mean = np.zeros(self.grid.chunk_length(chunk), np.float32)
             for peer in (i for i, is_in in enumerate(included) if is_in):
                 data = np.frombuffer(self.contributions[peer].encoded[self.grid.encoded_range(chunk)], np.uint8)

@@ -9,11 +9,11 @@ from pathlib import Path
 import pytest
 
 from atoll.kernels.codec import codec
-from atoll.protocol.chunks import ChunkGrid, span_digest
+from atoll.protocol.chunks import ChunkGrid, span_chunks, span_digest, span_range
 from atoll.protocol.identity import Identity
 from atoll.protocol.memory import CorruptStream, CutStream
-from atoll.protocol.result_transfer import ResultFetcher, ResultServer, ResultsUnavailable
 from atoll.protocol.messages import Span
+from atoll.protocol.result_transfer import ResultFetcher, ResultServer, ResultsUnavailable
 from atoll.protocol.results import ResultBuffer, ResultStore
 from atoll.protocol.transport import StreamClosed
 
@@ -154,7 +154,7 @@ async def test_bytes_of_another_digest_than_the_records_are_fetched_again(lab, t
     swarm, record, fetcher = await finished(lab, tmp_path)
     buffer = fetcher.store.attempt(record.plan)
     false = bytes(swarm.grid.encoded_bytes(0))
-    for chunk in swarm.grid.span_chunks(record.plan.spans[0]):
+    for chunk in span_chunks(swarm.grid, record.plan.spans[0]):
         buffer.write_chunk(chunk, false[: swarm.grid.encoded_bytes(chunk)])
     buffer.hold(record.plan.spans[0], "f" * 64)
     assert fetcher.store.missing(record) == [0, 1, 2]
@@ -182,7 +182,7 @@ def test_spans_that_are_held_side_by_side_are_all_found_again(tmp_path: Path) ->
         spans = [Span(first_chunk=chunk, num_chunks=1, owner=LATE) for chunk in range(16)]
         for span in spans:
             buffer.write_chunk(span.first_chunk, bytes(grid.encoded_bytes(span.first_chunk)))
-        digests = [span_digest(buffer.encoded[grid.span_range(span)]) for span in spans]
+        digests = [span_digest(buffer.encoded[span_range(grid, span)]) for span in spans]
         with ThreadPoolExecutor(8) as executor:
             list(executor.map(buffer.hold, spans, digests))
         again = ResultBuffer(tmp_path / f"{attempt}.mean", 1, "plan", grid)

@@ -6,11 +6,20 @@ import json
 import os
 import subprocess
 import sys
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
 from atoll.protocol.swarm import run_folder
+
+
+@pytest.fixture
+def tmp_path() -> Iterator[Path]:
+    """As pytest's, but short enough for a socket's path also in a parallel run."""
+    with tempfile.TemporaryDirectory(prefix="atoll-") as folder:
+        yield Path(folder)
 
 
 def test_the_folder_is_private_and_short_enough_for_sockets(tmp_path: Path) -> None:
