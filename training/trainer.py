@@ -47,11 +47,9 @@ class ChannelReducer:
     nan_round: int = 0
     """Fault injection: the first contribution of this round gets a NaN (``ATOLL_NAN_AT``; 0: never)."""
 
-    def load_anchor(self, round: int) -> NDArray[np.float32]:  # noqa: A002
-        """A copy of the sealed anchor of ``round``. Raises `NotSealed`, also if it was replaced during the copy."""
-        copy = self.buffers.anchor(round).copy()
-        self.buffers.anchor(round)
-        return copy
+    def load_anchor(self, round: int, out: NDArray[np.float32]) -> None:  # noqa: A002
+        """Copy the sealed anchor of ``round``. Raises `NotSealed` if it is not there or is replaced meanwhile."""
+        self.buffers.copy_anchor(round, out)
 
     def reduce(self, contribution: PseudoGradient) -> Event:
         """Encode into the shared buffer, seal, say so, and wait for the next event."""
