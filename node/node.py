@@ -27,6 +27,7 @@ from ..training.shared_buffers import SharedBuffers
 from .chain import Chain
 from .donor import Donor
 from .errors import UserError
+from .injected_faults import nan_round
 from .known_peers import KnownPeers
 from .replica import Replica, checkpoint_store
 from .reporter import Reporter
@@ -92,6 +93,7 @@ class Node:
             codec=self._genesis.exchange.codec,
             num_threads=settings.num_threads or os.cpu_count() or 1,
             device=settings.device,
+            nan_round=nan_round(),
         )
 
     def _open_replica(self) -> Replica:
