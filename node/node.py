@@ -200,8 +200,10 @@ class Node:
         if self._loop is not None:
             self._loop.close()
         await self._trainer.stop(save=True, timeout_s=grace_s * 0.6)
+        self._telemetry.point("node.saved", "what was trained is saved")
         if self._driver is not None:
             await self._driver.leave()
+            self._telemetry.point("node.left", "the others know that this node leaves")
         if self._swarm is not None:
             await self._swarm.stop()
         for task in self._tasks:
