@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import select
 import subprocess
 import sys
 from pathlib import Path
@@ -79,7 +80,5 @@ def test_without_a_shell_it_does_nothing(folder: Path, monkeypatch: pytest.Monke
 
 def wait_for_end(pidfd: int) -> None:
     """Of a process that is not our child."""
-    import select
-
     assert select.select([pidfd], [], [], 10)[0], "it still runs"
     os.close(pidfd)
