@@ -18,7 +18,7 @@ from ..protocol.identity import Identity, PeerId
 from ..protocol.outcomes import Committed, RoundEvent
 from ..protocol.rounds import NodeFacts, RoundDriver
 from ..protocol.state_sync import StateServer, StateUnavailable, SyncProgress
-from ..protocol.swarm import Swarm, SwarmError, SwarmEvent, SwarmSettings
+from ..protocol.swarm import PortInUse, Swarm, SwarmError, SwarmEvent, SwarmSettings
 from ..training.checkpoint import Saved
 from ..training.config import TrainerSpec
 from ..training.flat import initial_state
@@ -173,6 +173,9 @@ class Node:
         except SwarmError as error:
             what, _, todo = str(error).partition("; ")
             raise UserError(what, "", todo or "see the log", code="swarm") from None
+        except PortInUse as error:
+            what, _, _ = str(error).partition("; ")
+            raise UserError(what, "", "choose another with --port, or 0 for a free one", code="port_in_use") from None
 
     def _make_driver(self, swarm: Swarm) -> RoundDriver:
         facts = NodeFacts(
