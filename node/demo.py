@@ -1,7 +1,7 @@
 """`atoll demo`: a swarm of real nodes on this machine, each a process with a folder and a key of its own.
 
 The parent writes a throw-away signed run, starts one `atoll join` per node and reads what they report, one JSON line
-per event. It shares nothing else with them. The folder with everything in it is removed at the end.
+per event. It shares nothing else with them. The folder with everything in it is removed at the end, whatever ends it.
 """
 
 from __future__ import annotations
@@ -21,6 +21,7 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
+from ..protocol.folder_guard import FolderGuard
 from ..protocol.identity import Identity
 from .run_spec import new_run_text, sign_text
 
@@ -148,8 +149,8 @@ def _command(node: DemoNode, spec_path: Path) -> list[str]:
 class DemoSwarm:
     """The running children. Use as an async context manager: leaving it ends every child and waits for it."""
 
-    def __init__(self, spec_path: Path, nodes: list[DemoNode]) -> None:
-        self._spec_path = spec_path
+    def __init__(self, spec_path: Path, nodes: list[DemoNode], guard: FolderGuard) -> None:
+        self._spec_path, self._guard = spec_path, guard
         self.nodes = nodes
         self._children: dict[str, asyncio.subprocess.Process] = {}
         self._readers: list[asyncio.Task[None]] = []
@@ -163,6 +164,7 @@ class DemoSwarm:
                     stdin=asyncio.subprocess.DEVNULL,
                     stdout=asyncio.subprocess.PIPE,
                     stderr=log,
+                    pass_fds=(self._guard.descriptor,),
                     env={**os.environ, "ATOLL_PARENT_PID": str(os.getpid())},
                     start_new_session=True,  # Ctrl-C reaches the parent alone, which then ends the children in order
                 )
@@ -234,16 +236,18 @@ async def _headless(swarm: DemoSwarm, num_rounds: int) -> int:
 
 async def _run(num_nodes: int, num_rounds: int, drive: Callable[[DemoSwarm, int], Awaitable[int]]) -> int:
     folder = Path(tempfile.mkdtemp(prefix="atoll-demo-"))
+    guard = FolderGuard(folder)
     loop, this_task = asyncio.get_running_loop(), asyncio.current_task()
     for signal_number in (signal.SIGINT, signal.SIGTERM):
         if this_task is not None:
             loop.add_signal_handler(signal_number, this_task.cancel)
     try:
         spec_path, nodes = prepare(folder, num_nodes, num_rounds)
-        async with DemoSwarm(spec_path, nodes) as swarm:
+        async with DemoSwarm(spec_path, nodes, guard) as swarm:
             return await drive(swarm, num_rounds)
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+        guard.dismiss()
 
 
 def run_demo(num_nodes: int, num_rounds: int, *, json_lines: bool) -> int:

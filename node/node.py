@@ -18,7 +18,7 @@ from ..protocol.identity import Identity, PeerId
 from ..protocol.outcomes import Committed, RoundEvent
 from ..protocol.rounds import NodeFacts, RoundDriver
 from ..protocol.state_sync import StateServer, StateUnavailable, SyncProgress
-from ..protocol.swarm import Swarm, SwarmError, SwarmEvent, SwarmSettings
+from ..protocol.swarm import PortInUse, Swarm, SwarmError, SwarmEvent, SwarmSettings
 from ..training.checkpoint import Saved
 from ..training.config import TrainerSpec
 from ..training.flat import initial_state
@@ -175,6 +175,9 @@ class Node:
         except SwarmError as error:
             what, _, todo = str(error).partition("; ")
             raise UserError(what, "", todo or "see the log", code="swarm") from None
+        except PortInUse as error:
+            what, _, _ = str(error).partition("; ")
+            raise UserError(what, "", "choose another with --port, or 0 for a free one", code="port_in_use") from None
 
     def _make_driver(self, swarm: Swarm) -> RoundDriver:
         facts = NodeFacts(
@@ -202,8 +205,10 @@ class Node:
         if self._loop is not None:
             self._loop.close()
         await self._trainer.stop(save=True, timeout_s=grace_s * 0.6)
+        self._telemetry.point("node.saved", "what was trained is saved")
         if self._driver is not None:
             await self._driver.leave()
+            self._telemetry.point("node.left", "the others know that this node leaves")
         if self._swarm is not None:
             await self._swarm.stop()
         for task in self._tasks:
