@@ -142,7 +142,7 @@ class Node:
             on_warning=self._telemetry.warn,
         )
         donor = Donor(self._replica, lambda number: [raw.hex() for raw in driver.attestations(number).values()])
-        StateServer(swarm.transport, donor, driver.executor)
+        StateServer(driver.transport, donor, driver.executor)
         self._reporter.attach(driver, swarm, self._loop)
         await driver.start()
         self._spawn(self._loop.run())
@@ -198,6 +198,7 @@ class Node:
             facts=facts,
             observer=self._on_round_event,
             sync=self._load_state,
+            prove=self._prove_head,
         )
 
     async def stop(self, grace_s: float) -> None:
@@ -317,15 +318,11 @@ class Node:
 
     # --- state sync ---------------------------------------------------------------------------------------------------
 
-    async def _load_state(self) -> None:
-        """The driver is too far behind: load a snapshot. A failure is said; the driver asks again."""
-        driver, swarm = self._driver, self._swarm
-        if driver is None or swarm is None:
-            return
-        loader = StateLoader(
+    def _state_loader(self, driver: RoundDriver) -> StateLoader:
+        return StateLoader(
             genesis=self._genesis,
             me=self._identity.peer_id,
-            transport=swarm.transport,
+            transport=driver.transport,
             replica=self._replica,
             results=lambda: driver.results,
             donors=lambda: driver.ahead,
@@ -334,10 +331,20 @@ class Node:
             on_progress=self._on_sync_progress,
             on_misconduct=lambda error: self._telemetry.say(f"state sync: {error}", "warning"),
         )
+
+    async def _prove_head(self) -> int:
+        """Somebody says that the swarm is far ahead of us: the newest round that anybody can prove."""
+        return 0 if self._driver is None else await self._state_loader(self._driver).prove()
+
+    async def _load_state(self) -> None:
+        """The driver is too far behind: load a snapshot. A failure is said; the driver asks again."""
+        driver = self._driver
+        if driver is None:
+            return
         before = self.head_round, self._replica.state_hash
         self._reporter.syncing(0, len(driver.ahead))
         try:
-            await loader.load()
+            await self._state_loader(driver).load()
         except (StateUnavailable, OSError) as error:
             self._telemetry.warn(f"state sync: {error}; it is tried again")
             await asyncio.sleep(_LOOK_INTERVAL_S)

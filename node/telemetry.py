@@ -22,6 +22,11 @@ logger = logging.getLogger("atoll")
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
 
+def printable(text: str) -> str:
+    """``text`` without characters that a terminal or a page would obey: escapes, line breaks, changes of direction."""
+    return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)
+
+
 class Telemetry:
     """One node's voice. ``json_lines`` prints events for a program; the log on standard error is for people."""
 
@@ -40,7 +45,8 @@ class Telemetry:
             os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the rest of the buffer goes nowhere
 
     def say(self, text: str, level: LogLevel = "info") -> None:
-        """A line for people: log and dashboard."""
+        """A line for people: log and dashboard. Parts of it may come from strangers: nothing in it moves a cursor."""
+        text = printable(text)
         logger.log(_LEVELS[level], "%s", text)
         if level != "debug":
             self.board.log(text, level)

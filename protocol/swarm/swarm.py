@@ -19,6 +19,9 @@ from .settings import Health, SeedResult, SwarmError, SwarmEvent, SwarmSettings
 
 FIRST_RESTART_PAUSE_S, MAX_RESTART_PAUSE_S = 0.1, 10.0
 
+MAX_REMEMBERED_DIALS = 64
+"""Peers met earlier that are dialled at a start; the newest."""
+
 
 class Swarm:
     """Built by `Swarm.start`. All coroutines run in the loop that started it."""
@@ -110,7 +113,8 @@ class Swarm:
         self._relays = tuple(relays.values()) if self.settings.behind_router else ()
 
     def _dial_targets(self, with_own: bool = False) -> list[str]:
-        known = [f"{text}/p2p/{peer}" for peer, texts in self.settings.known_peers.items() for text in texts[:2]]
+        remembered = list(self.settings.known_peers.items())[-MAX_REMEMBERED_DIALS:]
+        known = [f"{text}/p2p/{peer}" for peer, texts in remembered for text in texts[:2]]
         targets = [*self.settings.seeds, *known]
         return [text for text in dict.fromkeys(targets) if with_own or not text.endswith(f"/p2p/{self.peer_id}")]
 
