@@ -16,7 +16,7 @@ import signal
 import socket
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
@@ -157,6 +157,14 @@ class DemoSwarm:
         self._events: asyncio.Queue[tuple[str, dict[str, Any] | None]] = asyncio.Queue()
 
     async def __aenter__(self) -> Self:
+        try:
+            await self._start()
+        except BaseException:  # Ctrl-C while they start, too: what has started is ended
+            await self.__aexit__()
+            raise
+        return self
+
+    async def _start(self) -> None:
         for node in self.nodes:
             with (node.folder / "node.log").open("wb") as log:
                 child = await asyncio.create_subprocess_exec(
@@ -170,7 +178,6 @@ class DemoSwarm:
                 )
             self._children[node.name] = child
             self._readers.append(asyncio.create_task(self._read(node.name, child)))
-        return self
 
     async def __aexit__(self, *_: object) -> None:
         for child in self._children.values():
@@ -215,7 +222,7 @@ async def _reap(child: asyncio.subprocess.Process) -> None:
 
 
 async def collect_rounds(swarm: DemoSwarm, num_rounds: int, observe: Observer) -> AsyncIterator[RoundReport]:
-    """Yield each round once every node has reported it, in order, until ``num_rounds`` are complete."""
+    """Yield each round once every node has reported it, in order, until ``num_rounds`` are complete; 0: for ever."""
     collector = RoundCollector(len(swarm.nodes))
     async for name, event in swarm.events():
         observe(name, event)
@@ -234,32 +241,53 @@ async def _headless(swarm: DemoSwarm, num_rounds: int) -> int:
     return 0 if num_good == num_rounds else 1
 
 
-async def _run(num_nodes: int, num_rounds: int, drive: Callable[[DemoSwarm, int], Awaitable[int]]) -> int:
+@contextlib.contextmanager
+def _folder() -> Generator[tuple[Path, FolderGuard]]:
+    """A folder for all that the demo makes, removed at the end, also when the demo is killed."""
     folder = Path(tempfile.mkdtemp(prefix="atoll-demo-"))
     guard = FolderGuard(folder)
-    loop, this_task = asyncio.get_running_loop(), asyncio.current_task()
-    for signal_number in (signal.SIGINT, signal.SIGTERM):
-        if this_task is not None:
-            loop.add_signal_handler(signal_number, this_task.cancel)
     try:
-        spec_path, nodes = prepare(folder, num_nodes, num_rounds)
-        async with DemoSwarm(spec_path, nodes, guard) as swarm:
-            return await drive(swarm, num_rounds)
+        yield folder, guard
     finally:
         shutil.rmtree(folder, ignore_errors=True)
         guard.dismiss()
 
 
+def _cancel_on_signals() -> None:
+    """The first Ctrl-C, SIGTERM or closed terminal cancels this task; an impatient second one disturbs nothing."""
+    loop, this_task = asyncio.get_running_loop(), asyncio.current_task()
+
+    def cancel() -> None:
+        if this_task is not None and not this_task.cancelling():
+            this_task.cancel()
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        loop.add_signal_handler(number, cancel)
+
+
+async def _run(num_nodes: int, num_rounds: int, drive: Callable[[DemoSwarm, int], Awaitable[int]]) -> int:
+    _cancel_on_signals()
+    with _folder() as (folder, guard):
+        spec_path, nodes = prepare(folder, num_nodes, num_rounds)
+        async with DemoSwarm(spec_path, nodes, guard) as swarm:
+            return await drive(swarm, num_rounds)
+
+
 def run_demo(num_nodes: int, num_rounds: int, *, json_lines: bool) -> int:
     """Run the demo to its end and return the exit code: 0 only if every round committed with equal hashes.
 
-    Ctrl-C or SIGTERM ends all nodes and returns 130. A node that fails prints one line on standard error, returns 1.
+    ``num_rounds`` 0 goes on until Ctrl-C or SIGTERM, which end all nodes and return 130. A node that fails prints one
+    line on standard error, returns 1.
     """
-    from .demo_view import watch
+    from .demo_view import say_end, say_start, watch
 
+    if not json_lines:
+        say_start(num_nodes)
     try:
         return asyncio.run(_run(num_nodes, num_rounds, _headless if json_lines else watch))
     except asyncio.CancelledError:
+        if not json_lines:
+            say_end(num_nodes)
         return 130
     except DemoFailed as failure:
         print(f"atoll: demo: {failure}", file=sys.stderr)

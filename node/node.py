@@ -259,7 +259,11 @@ class Node:
     def _on_swarm_event(self, event: SwarmEvent) -> None:
         if event.kind == "seed" and event.text.endswith("answered"):
             return
-        self._telemetry.say(event.text, "warning" if event.kind in ("p2pd_failed", "identity_conflict") else "info")
+        if event.kind == "addresses" and self._swarm is None and event.text.startswith("own addresses"):
+            return  # a moment later "listening on" says the same
+        is_reachable = event.text.startswith("confirmed by")
+        text = f"other peers can reach this node, {event.text}" if is_reachable else event.text
+        self._telemetry.say(text, "warning" if event.kind in ("p2pd_failed", "identity_conflict") else "info")
 
     def _on_report(self, report: Report) -> None:
         if self._loop is None or self._driver is None:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from collections import Counter
+from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import TYPE_CHECKING, Any
 
@@ -41,8 +42,8 @@ if TYPE_CHECKING:
     from .trainer_rounds import TrainerRounds
 
 _STRAGGLER_AFTER_S = 3.0
-_CURVES: tuple[tuple[LossKind, str], ...] = (("swarm", "loss"), ("validation", "validation_loss"))
-"""Curve of the page <- metric of the journal."""
+_CURVES: tuple[tuple[LossKind, str], ...] = (("local", "loss"), ("validation", "validation_loss"))
+"""Curve of the page <- metric of the journal; of the local loss it keeps one value a round."""
 _SENTENCES: dict[str, str] = {
     "round.plan_sent": "round {round}: plan sent to its members",
     "round.proposed": "round {round}: result proposed for voting",
@@ -81,7 +82,7 @@ class Reporter:
         self._replica = replica
         self._board = telemetry.board
         self._clock = RoundClock()
-        self._round_started_s = time.monotonic()
+        self._round_started_s = self._attached_s = time.monotonic()
         self._sent_bytes = self._received_bytes = 0
         self._num_rounds: Counter[PeerId] = Counter()
         self._tokens = self._num_counted = self._num_skipped = 0
@@ -119,6 +120,7 @@ class Reporter:
     def attach(self, driver: RoundDriver, swarm: Swarm, loop: TrainerRounds) -> None:
         """The parts that exist only once the network is up."""
         self._driver, self._swarm, self._loop = driver, swarm, loop
+        self._attached_s = time.monotonic()
 
     def _node_info(self) -> NodeInfo:
         return NodeInfo(
@@ -225,7 +227,7 @@ class Reporter:
         work = self._loop.last_work if self._loop else None
         counted_work = work if work is not None and work.round == number and outcome.counted else None
         self._tokens += counted_work.num_tokens if counted_work else 0
-        self._show_exchange(number, sent, received)
+        self._show_exchange(number, sent, received, durations)
         facts: dict[str, Any] = {
             "round": number,
             "loss": _finite(counted_work.loss) if counted_work else None,
@@ -255,7 +257,6 @@ class Reporter:
         )
         if facts["loss"] is not None:
             self._telemetry.journal.metric("loss", facts["loss"], round=facts["round"], tokens=self._tokens)
-            self._board.add_loss("swarm", facts["round"], facts["loss"], tokens=self._tokens)
 
     def _traffic_since_last_round(self) -> tuple[int, int]:
         if self._swarm is None:
@@ -265,7 +266,7 @@ class Reporter:
         self._sent_bytes, self._received_bytes = traffic.sent_bytes, traffic.received_bytes
         return sent, received
 
-    def _show_exchange(self, number: int, sent: int, received: int) -> None:
+    def _show_exchange(self, number: int, sent: int, received: int, durations: Mapping[PhaseName, float]) -> None:
         counters = self._driver.counters if self._driver else None
         commits = self._replica.commits(number, 1)
         num_members = len(commits[0].record.plan.members) if commits else 1
@@ -277,8 +278,8 @@ class Reporter:
                 sent_bytes=sent,
                 received_bytes=received,
                 codec_error=counters.codec_error if counters and counters.squared_mean else None,
-                gather_s=self._clock.expected_s.get("gather"),
-                seconds=self._clock.expected_s.get("reduce"),
+                gather_s=durations.get("gather"),
+                seconds=durations.get("reduce"),
             )
         )
 
@@ -336,6 +337,7 @@ class Reporter:
             min_peers=genesis.membership.min_peers,
             has_trainer=loop.has_trainer,
             has_started=loop.has_started,
+            is_young=now_s - self._attached_s < timeout_s,
             is_finishing=0 < genesis.stop.num_rounds <= self._replica.head_round,
             is_syncing=self._sync[0] is not None,
             sync_percent=self._sync[0],
