@@ -1,14 +1,13 @@
 """`atoll demo`: a swarm of real nodes on this machine, each a process with a folder and a key of its own.
 
 The parent writes a throw-away signed run, starts one `atoll join` per node and reads what they report, one JSON line
-per event. It shares nothing else with them. The folder with everything in it is removed at the end.
+per event. It shares nothing else with them. The folder with everything in it is removed at the end, whatever ends it.
 """
 
 from __future__ import annotations
 
 import asyncio
 import contextlib
-import fcntl
 import json
 import os
 import random
@@ -22,11 +21,11 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
+from ..protocol.folder_guard import FolderGuard
 from ..protocol.identity import Identity
 from .run_spec import new_run_text, sign_text
 
 _STOP_GRACE_S = 15.0
-_FOLDER_PREFIX = "atoll-demo-"
 
 
 class DemoFailed(RuntimeError):
@@ -150,8 +149,8 @@ def _command(node: DemoNode, spec_path: Path) -> list[str]:
 class DemoSwarm:
     """The running children. Use as an async context manager: leaving it ends every child and waits for it."""
 
-    def __init__(self, spec_path: Path, nodes: list[DemoNode]) -> None:
-        self._spec_path = spec_path
+    def __init__(self, spec_path: Path, nodes: list[DemoNode], guard: FolderGuard) -> None:
+        self._spec_path, self._guard = spec_path, guard
         self.nodes = nodes
         self._children: dict[str, asyncio.subprocess.Process] = {}
         self._readers: list[asyncio.Task[None]] = []
@@ -173,6 +172,7 @@ class DemoSwarm:
                     stdin=asyncio.subprocess.DEVNULL,
                     stdout=asyncio.subprocess.PIPE,
                     stderr=log,
+                    pass_fds=(self._guard.descriptor,),
                     env={**os.environ, "ATOLL_PARENT_PID": str(os.getpid())},
                     start_new_session=True,  # Ctrl-C reaches the parent alone, which then ends the children in order
                 )
@@ -242,19 +242,15 @@ async def _headless(swarm: DemoSwarm, num_rounds: int) -> int:
 
 
 @contextlib.contextmanager
-def _folder() -> Generator[Path]:
-    """A folder for all that the demo makes, removed at the end; what a killed demo left is removed by the next one."""
-    for old in Path(tempfile.gettempdir()).glob(f"{_FOLDER_PREFIX}*"):
-        with contextlib.suppress(OSError), (old / "lock").open() as lock:
-            fcntl.flock(lock, fcntl.LOCK_EX | fcntl.LOCK_NB)  # refused while its demo lives
-            shutil.rmtree(old, ignore_errors=True)
-    folder = Path(tempfile.mkdtemp(prefix=_FOLDER_PREFIX))
-    with (folder / "lock").open("w") as lock:
-        fcntl.flock(lock, fcntl.LOCK_EX)
-        try:
-            yield folder
-        finally:
-            shutil.rmtree(folder, ignore_errors=True)
+def _folder() -> Generator[tuple[Path, FolderGuard]]:
+    """A folder for all that the demo makes, removed at the end, also when the demo is killed."""
+    folder = Path(tempfile.mkdtemp(prefix="atoll-demo-"))
+    guard = FolderGuard(folder)
+    try:
+        yield folder, guard
+    finally:
+        shutil.rmtree(folder, ignore_errors=True)
+        guard.dismiss()
 
 
 def _cancel_on_signals() -> None:
@@ -271,9 +267,9 @@ def _cancel_on_signals() -> None:
 
 async def _run(num_nodes: int, num_rounds: int, drive: Callable[[DemoSwarm, int], Awaitable[int]]) -> int:
     _cancel_on_signals()
-    with _folder() as folder:
+    with _folder() as (folder, guard):
         spec_path, nodes = prepare(folder, num_nodes, num_rounds)
-        async with DemoSwarm(spec_path, nodes) as swarm:
+        async with DemoSwarm(spec_path, nodes, guard) as swarm:
             return await drive(swarm, num_rounds)
 
 
