@@ -140,8 +140,8 @@ async def test_no_p2pd_and_no_folder_survives_a_killed_daemon(lab: Lab, loop: st
 
 
 async def test_a_start_sweeps_what_is_left_where_no_guard_could_run(lab: Lab) -> None:
-    owner = subprocess.Popen([sys.executable, "-c", ""])
-    owner.wait()
+    owner = await asyncio.create_subprocess_exec(sys.executable, "-c", "")
+    await owner.wait()
     left = lab.runtime / "atoll-left"
     left.mkdir(parents=True)
     (left / "owner.json").write_text(json.dumps({"owner_pid": owner.pid, "owner_start": 1}))
