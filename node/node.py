@@ -269,7 +269,7 @@ class Node:
                     num_inner_steps=report.step,
                     tokens=report.num_tokens,
                     tokens_per_s=report.tokens_per_s,
-                    loss=max(0.0, report.loss) if report.loss == report.loss else None,
+                    loss=report.loss,
                 )
             case Ready():
                 self._reporter.enter("gather")

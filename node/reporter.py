@@ -233,8 +233,8 @@ class Reporter:
             return
         self._overview.look()
         for known in self._parts.driver.peers.values():
-            if known.heartbeat is not None and known.heartbeat.evaluated_round is not None:
-                self.evaluation(known.heartbeat.evaluated_round, known.heartbeat.validation_loss or 0.0)
+            if known.heartbeat is not None and (evaluated := known.heartbeat.evaluated) is not None:
+                self.evaluation(evaluated.round, evaluated.validation_loss)
 
     def _names(self) -> dict[PeerId, str]:
         return self._overview.names() if self._overview else {}
