@@ -62,7 +62,7 @@ $(VENV)/bin/pip:
 	@'$(PYTHON)' -m venv --clear $(VENV)
 
 demo: $(VENV)/.runtime
-	@exec $(VENV)/bin/atoll demo --nodes $(NODES)
+	@$(VENV)/bin/atoll demo --nodes $(NODES) || [ $$? = 130 ]  # 130 is Ctrl-C: the way to end it, no error
 
 test: setup
 	@.ci/system-packages test '$(PYTHON)'

@@ -4,11 +4,12 @@ from __future__ import annotations
 
 import json
 import os
-from collections.abc import Mapping
+from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any, cast
 
-from ..protocol.identity import PeerId
+from ..protocol.identity import PeerId, public_key_of
+from ..protocol.swarm import usable_address
 
 MAX_PEERS = 256
 MAX_ADDRESSES = 8
@@ -22,8 +23,12 @@ class KnownPeers:
         self.addresses = _read(path)
 
     def remember(self, addresses: Mapping[PeerId, tuple[str, ...]]) -> None:
-        """Add or replace peers' addresses and write the file if anything changed. The newest `MAX_PEERS` are kept."""
-        merged = {peer: tuple(texts[:MAX_ADDRESSES]) for peer, texts in addresses.items() if texts}
+        """Add or replace peers' addresses and write the file if anything changed. The newest `MAX_PEERS` are kept.
+
+        Peers say of themselves what they like: what is no address is left out.
+        """
+        usable = {peer: _usable(peer, texts) for peer, texts in addresses.items()}
+        merged = {peer: texts for peer, texts in usable.items() if texts}
         others = {peer: texts for peer, texts in self.addresses.items() if peer not in merged}
         kept = dict(list({**others, **merged}.items())[-MAX_PEERS:])
         if kept != self.addresses:
@@ -42,10 +47,24 @@ class KnownPeers:
 def _read(path: Path) -> dict[PeerId, tuple[str, ...]]:
     try:
         content: Any = json.loads(path.read_text())
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     if not isinstance(content, dict):
         return {}
     entries = cast("dict[str, Any]", content).items()
     lists = {peer: cast("list[Any]", texts) for peer, texts in entries if isinstance(texts, list)}
-    return {PeerId(peer): tuple(map(str, texts)) for peer, texts in lists.items()}
+    usable = {peer: _usable(PeerId(peer), list(map(str, texts))) for peer, texts in lists.items() if _is_peer(peer)}
+    return {PeerId(peer): texts for peer, texts in list(usable.items())[-MAX_PEERS:] if texts}
+
+
+def _usable(peer: PeerId, texts: Sequence[str]) -> tuple[str, ...]:
+    found = (usable_address(peer, text) for text in texts[:MAX_ADDRESSES])
+    return tuple(text for text in found if text)
+
+
+def _is_peer(text: str) -> bool:
+    try:
+        public_key_of(text)
+    except ValueError:
+        return False
+    return True

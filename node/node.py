@@ -20,7 +20,7 @@ from ..protocol.outcomes import Committed, RoundEvent
 from ..protocol.peers import PeerInfo
 from ..protocol.round_driver import NodeFacts, RoundDriver
 from ..protocol.state_sync import StateServer, StateUnavailable, SyncProgress
-from ..protocol.swarm import Swarm, SwarmError, SwarmEvent, SwarmSettings
+from ..protocol.swarm import PortInUse, Swarm, SwarmError, SwarmEvent, SwarmSettings
 from ..training.checkpoint import Saved
 from ..training.config import TrainerSpec
 from ..training.flat import initial_state
@@ -145,7 +145,7 @@ class Node:
             on_warning=self._telemetry.warn,
         )
         donor = Donor(self._replica, lambda number: [raw.hex() for raw in driver.attestations(number).values()])
-        StateServer(swarm.transport, donor, driver.executor)
+        StateServer(driver.transport, donor, driver.executor)
         self._reporter.attach(Parts(driver, swarm, self._rounds))
         await driver.start()
         self._spawn(self._rounds.run())
@@ -178,6 +178,9 @@ class Node:
         except SwarmError as error:
             what, _, todo = str(error).partition("; ")
             raise UserError(what, "", todo or "see the log", code="swarm") from None
+        except PortInUse as error:
+            what, _, _ = str(error).partition("; ")
+            raise UserError(what, "", "choose another with --port, or 0 for a free one", code="port_in_use") from None
 
     def _make_driver(self, swarm: Swarm) -> RoundDriver:
         facts = NodeFacts(
@@ -198,6 +201,7 @@ class Node:
             facts=facts,
             observer=self._on_round_event,
             sync=self._load_state,
+            prove=self._prove_head,
         )
 
     async def stop(self, grace_s: float) -> None:
@@ -205,8 +209,10 @@ class Node:
         if self._rounds is not None:
             self._rounds.close()
         await self._trainer.stop(save=True, timeout_s=grace_s * 0.6)
+        self._telemetry.point("node.saved", "what was trained is saved")
         if self._driver is not None:
             await self._driver.leave()
+            self._telemetry.point("node.left", "the others know that this node leaves")
         if self._swarm is not None:
             await self._swarm.stop()
         for task in self._tasks:
@@ -253,7 +259,11 @@ class Node:
     def _on_swarm_event(self, event: SwarmEvent) -> None:
         if event.kind == "seed" and event.text.endswith("answered"):
             return
-        self._telemetry.say(event.text, "warning" if event.kind in ("p2pd_failed", "identity_conflict") else "info")
+        if event.kind == "addresses" and self._swarm is None and event.text.startswith("own addresses"):
+            return  # a moment later "listening on" says the same
+        is_reachable = event.text.startswith("confirmed by")
+        text = f"other peers can reach this node, {event.text}" if is_reachable else event.text
+        self._telemetry.say(text, "warning" if event.kind in ("p2pd_failed", "identity_conflict") else "info")
 
     def _on_report(self, report: Report) -> None:
         if self._rounds is None or self._driver is None:
@@ -312,15 +322,11 @@ class Node:
 
     # --- state sync ---------------------------------------------------------------------------------------------------
 
-    async def _load_state(self) -> None:
-        """The driver is too far behind: load a snapshot. A failure is said; the driver asks again."""
-        driver, swarm = self._driver, self._swarm
-        if driver is None or swarm is None:
-            return
-        loader = StateLoader(
+    def _state_loader(self, driver: RoundDriver) -> StateLoader:
+        return StateLoader(
             genesis=self._genesis,
             me=self._identity.peer_id,
-            transport=swarm.transport,
+            transport=driver.transport,
             replica=self._replica,
             results=lambda: driver.results,
             donors=lambda: driver.ahead,
@@ -329,10 +335,20 @@ class Node:
             on_progress=self._on_sync_progress,
             on_misconduct=lambda error: self._telemetry.say(f"state sync: {error}", "warning"),
         )
+
+    async def _prove_head(self) -> int:
+        """Somebody says that the swarm is far ahead of us: the newest round that anybody can prove."""
+        return 0 if self._driver is None else await self._state_loader(self._driver).prove()
+
+    async def _load_state(self) -> None:
+        """The driver is too far behind: load a snapshot. A failure is said; the driver asks again."""
+        driver = self._driver
+        if driver is None:
+            return
         before = self.head_round, self._replica.state_hash
         self._reporter.syncing(0, len(driver.ahead))
         try:
-            await loader.load()
+            await self._state_loader(driver).load()
         except (StateUnavailable, OSError) as error:
             self._telemetry.warn(f"state sync: {error}; it is tried again")
             await asyncio.sleep(_LOOK_INTERVAL_S)

@@ -65,6 +65,7 @@ class Overview:
         self._me, self._name, self._version = PeerId(me.peer_id or ""), me.name, me.version
         self._replica, self._own = replica, own
         self._driver, self._swarm, self._rounds = parts.driver, parts.swarm, parts.rounds
+        self._attached_s = time.monotonic()
 
     def look(self) -> None:
         """Say what is going on now, and show who is there."""
@@ -115,6 +116,7 @@ class Overview:
             min_peers=genesis.membership.min_peers,
             has_trainer=self._rounds.has_trainer,
             has_started=self._rounds.has_started,
+            is_young=now_s - self._attached_s < timeout_s,
             is_finishing=0 < genesis.stop.num_rounds <= self._replica.head_round,
             is_syncing=own.sync_percent is not None,
             sync_percent=own.sync_percent,

@@ -27,8 +27,8 @@ from .telemetry import Telemetry
 from .trainer_rounds import LastWork
 from .view import shares
 
-_CURVES: tuple[tuple[LossKind, str], ...] = (("swarm", "loss"), ("validation", "validation_loss"))
-"""Curve of the page <- metric of the journal."""
+_CURVES: tuple[tuple[LossKind, str], ...] = (("local", "loss"), ("validation", "validation_loss"))
+"""Curve of the page <- metric of the journal; of the local loss it keeps one value a round."""
 
 
 class Reporter:
@@ -153,10 +153,11 @@ class Reporter:
         work = self._counted_work(outcome)
         members = shares(commit).keys()
         self._own.tally.add(number, members, work.num_tokens if work else 0, counted=outcome.counted)
-        self._show_exchange(commit, *traffic)
+        self._show_exchange(commit, *traffic, durations)
         facts = self._round_facts(outcome, work, traffic[0])
         self._journal_round(outcome, {**facts, "phases_s": durations})
-        self._show_loss(number, facts["loss"])
+        if facts["loss"] is not None:
+            self._telemetry.journal.metric("loss", facts["loss"], round=number, tokens=self._own.tally.tokens)
         self._telemetry.event("round", **facts)
         self._telemetry.say(
             f"round {number} committed by {len(members)} peers in {facts['seconds']:.1f} s, "
@@ -194,12 +195,6 @@ class Reporter:
             data=data,
         )
 
-    def _show_loss(self, round_number: int, loss: float | None) -> None:
-        if loss is not None:
-            tokens = self._own.tally.tokens
-            self._telemetry.journal.metric("loss", loss, round=round_number, tokens=tokens)
-            self._board.add_loss("swarm", round_number, loss, tokens=tokens)
-
     def _traffic_since_last_round(self) -> tuple[int, int]:
         """Bytes (sent, received), counted at the sockets."""
         if self._parts is None:
@@ -209,7 +204,9 @@ class Reporter:
         self._sent_bytes, self._received_bytes = traffic.sent_bytes, traffic.received_bytes
         return sent, received
 
-    def _show_exchange(self, commit: Commit, sent_bytes: int, received_bytes: int) -> None:
+    def _show_exchange(
+        self, commit: Commit, sent_bytes: int, received_bytes: int, durations: Mapping[PhaseName, float]
+    ) -> None:
         counters = self._parts.driver.counters if self._parts else None
         num_members = len(commit.record.plan.members)
         at_32_bits = int(4 * self._spec.layout.num_elements * 2 * (num_members - 1) / num_members)
@@ -220,8 +217,8 @@ class Reporter:
                 sent_bytes=sent_bytes,
                 received_bytes=received_bytes,
                 codec_error=counters.codec_error if counters and counters.squared_mean else None,
-                gather_s=self._own.clock.expected_s.get("gather"),
-                seconds=self._own.clock.expected_s.get("reduce"),
+                gather_s=durations.get("gather"),
+                seconds=durations.get("reduce"),
             )
         )
 

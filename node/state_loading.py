@@ -9,6 +9,7 @@ from pathlib import Path
 
 from ..protocol.identity import PeerId
 from ..protocol.messages import Commit
+from ..protocol.offload import off_loop
 from ..protocol.quorum import quorum_of
 from ..protocol.result_transfer import ResultFetcher, ResultsUnavailable
 from ..protocol.results import ResultStore
@@ -18,6 +19,7 @@ from ..protocol.state_sync import (
     Certifier,
     Chain,
     ChainHead,
+    InvalidChain,
     StateMismatch,
     StateSync,
     SyncedState,
@@ -52,17 +54,31 @@ class StateLoader:
     async def load(self) -> None:
         """Raises `protocol.state_sync.StateUnavailable` naming every donor's failure, OSError when the disk is full."""
         with ThreadPoolExecutor(2, "state-sync") as executor:
-            synced = await self._state_sync(executor).load()
+            synced = await (await self._state_sync(executor)).load()
             if synced.manifest.round > self._replica.head_round or self._disagrees(synced):
                 await self._install(synced)
             await self._follow(synced, executor)
 
-    def _state_sync(self, executor: ThreadPoolExecutor) -> StateSync:
-        # From the genesis, so that a state which has gone astray is replaced by what the whole chain proves.
-        genesis_head = ChainHead(0, self._genesis.run_id, self._genesis.membership.roster)
+    async def prove(self) -> int:
+        """The newest round whose commit some donor can prove; nothing of this node changes."""
+        with ThreadPoolExecutor(1, "state-proof") as executor:
+            return (await (await self._state_sync(executor)).update_chain()).head.round
+
+    def _own_chain(self) -> Chain:
+        """From the genesis, so that a state which has gone astray is replaced by what the whole chain proves.
+
+        Our own commits need no download. They are verified like those of others: what a disk returns may be damaged.
+        """
+        chain = Chain(ChainHead(0, self._genesis.run_id, self._genesis.membership.roster))
+        try:
+            return chain.extended(self._replica.commits(1, self._replica.head_round), self._verify_commit)
+        except InvalidChain:
+            return chain
+
+    async def _state_sync(self, executor: ThreadPoolExecutor) -> StateSync:
         return StateSync(
             transport=self._transport,
-            chain=Chain(genesis_head),
+            chain=await off_loop(executor, self._own_chain),
             verify_commit=self._verify_commit,
             certifier=Certifier(self._genesis.run_id, self._num_bytes, self._is_quorum),
             partial_path=self._folder / "snapshot.partial",

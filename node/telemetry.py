@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import json
 import logging
+import os
+import sys
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -20,6 +22,11 @@ logger = logging.getLogger("atoll")
 _LEVELS = {"debug": logging.DEBUG, "info": logging.INFO, "warning": logging.WARNING, "error": logging.ERROR}
 
 
+def printable(text: str) -> str:
+    """``text`` without characters that a terminal or a page would obey: escapes, line breaks, changes of direction."""
+    return "".join(character if character.isprintable() else "\N{REPLACEMENT CHARACTER}" for character in text)
+
+
 class Telemetry:
     """One node's voice. ``json_lines`` prints events for a program; the log on standard error is for people."""
 
@@ -28,12 +35,18 @@ class Telemetry:
         self._json_lines = json_lines
 
     def event(self, event: str, **values: Any) -> None:
-        """One JSON line, if a program listens."""
-        if self._json_lines:
+        """One JSON line, if a program listens. One that has left (a closed pipe) is not told any more."""
+        if not self._json_lines:
+            return
+        try:
             print(json.dumps({"event": event, **values}, allow_nan=False, default=str), flush=True)
+        except BrokenPipeError:
+            self._json_lines = False
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the rest of the buffer goes nowhere
 
     def say(self, text: str, level: LogLevel = "info") -> None:
-        """A line for people: log and dashboard."""
+        """A line for people: log and dashboard. Parts of it may come from strangers: nothing in it moves a cursor."""
+        text = printable(text)
         logger.log(_LEVELS[level], "%s", text)
         if level != "debug":
             self.board.log(text, level)

@@ -16,12 +16,15 @@ class Attestations:
     def __init__(self) -> None:
         self._rounds: dict[int, dict[PeerId, tuple[Attest, bytes]]] = {}
 
-    def add(self, sender: PeerId, body: Attest, raw: bytes) -> None:
-        """Keep a verified attestation; nothing is kept of rounds older than `KEEP_ROUNDS`."""
-        if self._rounds and body.round <= max(self._rounds) - KEEP_ROUNDS:
+    def add(self, sender: PeerId, body: Attest, raw: bytes, head_round: int) -> None:
+        """Keep a verified attestation of a round within `KEEP_ROUNDS` of ours, ``head_round``.
+
+        What others say never decides what is kept: a peer that attests a round far ahead would wipe out all others.
+        """
+        if abs(body.round - head_round) >= KEEP_ROUNDS:
             return
         self._rounds.setdefault(body.round, {})[sender] = (body, raw)
-        for number in [number for number in self._rounds if number <= max(self._rounds) - KEEP_ROUNDS]:
+        for number in [number for number in self._rounds if abs(number - head_round) >= KEEP_ROUNDS]:
             del self._rounds[number]
 
     def envelopes(self, round_number: int) -> dict[PeerId, bytes]:

@@ -2,7 +2,13 @@
 
 from __future__ import annotations
 
-from .transport import MAX_FRAME_BYTES, Buffer, ByteStream, RemoteProtocolError
+import asyncio
+
+from .transport import MAX_FRAME_BYTES, Buffer, ByteStream, RemoteProtocolError, StreamClosed
+
+SLOWEST_BYTES_PER_S = 8 << 10
+"""A sender that is slower than this over a whole payload counts as stalled, however steadily its bytes drip."""
+FIRST_BYTES_PATIENCE_S = 30.0
 
 YES = b"Y"
 """The payload that was asked for follows."""
@@ -23,7 +29,19 @@ async def write_payload(stream: ByteStream, payload: Buffer, frame_bytes: int = 
 
 
 async def read_payload(stream: ByteStream, num_bytes: int) -> Buffer:
-    """Exactly ``num_bytes``, in as many frames as the sender likes. Raises `RemoteProtocolError` beyond that."""
+    """Exactly ``num_bytes``, in as many frames as the sender likes. Raises `RemoteProtocolError` beyond that.
+
+    Raises `StreamClosed` for a sender that drips: each frame within the stream's progress limit, the payload never.
+    """
+    limit_s = FIRST_BYTES_PATIENCE_S + num_bytes / SLOWEST_BYTES_PER_S
+    try:
+        async with asyncio.timeout(limit_s):
+            return await _read_pieces(stream, num_bytes)
+    except TimeoutError:
+        raise StreamClosed(stream.remote, f"{num_bytes} bytes did not come within {limit_s:.0f} s") from None
+
+
+async def _read_pieces(stream: ByteStream, num_bytes: int) -> Buffer:
     first = await _read_piece(stream, num_bytes)
     if len(first) == num_bytes:
         return first

@@ -77,6 +77,10 @@ class PeerTable:
         self._peers[peer] = replace(known, unreachable=why)
         return True
 
+    def rounds(self) -> list[int]:
+        """What peers say that they have applied."""
+        return [info.heartbeat.round for info in self._peers.values() if info.heartbeat is not None]
+
     def ahead(self, head_round: int) -> tuple[PeerId, ...]:
         """Peers that have applied more than ``head_round``, newest first."""
         rounds = {info.peer: info.heartbeat.round for info in self._peers.values() if info.heartbeat}

@@ -19,6 +19,7 @@ from typing import Any
 
 from .chunks import ChunkGrid, Contribution
 from .exchange import ExchangeCounters, ExchangeSettings
+from .gate import Gate
 from .heartbeats import Heartbeats, NodeFacts, Progress, Rhythm, compose
 from .identity import Identity, PeerId
 from .mail import Mail
@@ -28,7 +29,7 @@ from .peers import PeerInfo, PeerTable
 from .reduction import Reduction
 from .replica import Replica, next_roster
 from .results import ResultStore
-from .round_loop import FAR_BEHIND_ROUNDS, Observer, Offer, RoundLoop, Sync
+from .round_loop import FAR_BEHIND_ROUNDS, Observer, Offer, Prove, RoundLoop, Sync
 from .round_machine import Phase, Received, Tick, Woke
 from .spec import Genesis, TimingConfig
 from .transport import Directory, RemoteProtocolError, Transport
@@ -51,7 +52,8 @@ class RoundDriver:
     ``folder`` holds votes and results and must belong to this node alone. ``observer`` is called in the event loop and
     must not raise. ``sync`` is awaited when this node is too far behind to catch up by results, or when most of the
     roster has another state after the same commit; it must install a certified state into ``replica``, and is called
-    again if it did not.
+    again if it did not. ``prove`` returns the newest round that other peers can prove by their chain of commits; it
+    runs beside the rounds, and only what it returns, not what peers say of themselves, calls for a ``sync``.
     """
 
     def __init__(
@@ -67,11 +69,13 @@ class RoundDriver:
         facts: NodeFacts,
         observer: Observer = lambda _: None,
         sync: Sync | None = None,
+        prove: Prove | None = None,
         exchange: ExchangeSettings | None = None,
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
         timing = genesis.timing
+        transport = Gate(transport, genesis, clock, lambda error: self._loop.reject(error))
         self._genesis, self._replica, self._transport, self._facts = genesis, replica, transport, facts
         self._clock, self._wall_clock = clock, wall_clock
         self._peers = PeerTable(identity.peer_id, clock)
@@ -87,6 +91,7 @@ class RoundDriver:
             peers=self._peers,
             observer=observer,
             sync=sync,
+            prove=prove,
             on_new_head=lambda: self._heartbeats.say_now(),
             clock=clock,
         )
@@ -121,6 +126,11 @@ class RoundDriver:
     def head(self) -> Commit | None:
         """Last applied commit; None for the genesis state."""
         return next(iter(self._replica.commits(self._replica.head_round, 1)), None)
+
+    @property
+    def transport(self) -> Transport:
+        """The transport behind the run's gate: whoever serves streams on it serves admitted peers only."""
+        return self._transport
 
     @property
     def roster(self) -> tuple[PeerId, ...]:
@@ -260,12 +270,10 @@ class RoundDriver:
             case CommitRequest():
                 self._loop.send_commit(remote, body.round)
             case Attest():
-                self._loop.attestations.add(remote, body, raw)
+                self._loop.attestations.add(remote, body, raw, self._replica.head_round)
                 self._loop.check_agreement()
-            case _ if not self._loop.is_flooded():
-                self._loop.feed(Received(remote, body, raw))
             case _:
-                pass
+                self._loop.receive(Received(remote, body, raw))
 
     def _compose_heartbeat(self) -> Heartbeat:
         return compose(self._facts, self._progress, self._replica, self.phase, self._wall_clock())

@@ -7,11 +7,13 @@ begins. This is the only place that touches the machine's state.
 from __future__ import annotations
 
 import asyncio
+from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias, assert_never
 
 from . import round_machine as machine
+from .allowance import Allowances
 from .attestations import Attestations
 from .chunks import Contribution
 from .identity import PeerId
@@ -26,6 +28,7 @@ from .messages import (
     Prepare,
     Proposal,
     Ready,
+    Record,
     round_of,
 )
 from .outcomes import Aborted, Outcome, RoundEvent, committed
@@ -40,10 +43,18 @@ from .votes import VoteStore
 FAR_BEHIND_ROUNDS = 4
 """Results are kept by everybody for this many rounds; who is further behind needs a snapshot."""
 
-_MAX_QUEUED = 8192
+_MAX_QUEUED_BYTES = 8 << 20
+"""Of one peer's messages, while we are busy. Beyond it further ones are better lost; everything is repeated anyway."""
+_MESSAGE_OVERHEAD_BYTES = 4 << 10
+_COMMITS_AT_ONCE = 16
+"""Commits that one peer gets without delay; then one per heartbeat. Whoever missed more rounds asks for the state."""
+_REJECTIONS_AT_ONCE, _REJECTIONS_PER_S = 32, 0.1
+"""Of one peer that are said and journalled; the rest is refused in silence."""
+_MAX_SYNC_PAUSE_S = 60.0
 
 Observer: TypeAlias = Callable[[RoundEvent], None]
 Sync: TypeAlias = Callable[[], Awaitable[None]]
+Prove: TypeAlias = Callable[[], Awaitable[int]]
 
 
 @dataclass(frozen=True)
@@ -71,18 +82,27 @@ class RoundLoop:
         peers: PeerTable,
         observer: Observer,
         sync: Sync | None,
+        prove: Prove | None,
         on_new_head: Callable[[], None],
         clock: Callable[[], float],
     ) -> None:
         self._genesis, self._replica, self._votes = genesis, replica, votes
         self._lease_samples, self._num_chunks = lease_samples, num_chunks
         self._mail, self._peers, self._observer, self._sync, self._clock = mail, peers, observer, sync, clock
-        self._on_new_head = on_new_head
+        self._on_new_head, self._prove = on_new_head, prove
         self._queue: asyncio.Queue[tuple[Event | Offer, float]] = asyncio.Queue()
         self._early: dict[tuple[PeerId, str], Received] = {}
         """Messages for the round after the present one."""
         self._state: RoundState | None = None
         self._is_tick_queued = False
+        self._queued_bytes: Counter[PeerId] = Counter()
+        interval_s = genesis.timing.heartbeat_interval_s
+        self._commits_to = Allowances(1 / interval_s, _COMMITS_AT_ONCE, clock)
+        self._rejections = Allowances(_REJECTIONS_PER_S, _REJECTIONS_AT_ONCE, clock)
+        self._proven_round = 0
+        """Newest round that somebody has proven to be committed."""
+        self._probe: asyncio.Task[None] | None = None
+        self._sync_pause_s, self._sync_not_before_s = interval_s, 0.0
         self._background: set[asyncio.Task[None]] = set()
         self.pending: Offer | None = None
         self.attestations = Attestations()
@@ -103,13 +123,23 @@ class RoundLoop:
             self._is_tick_queued = True
         self._queue.put_nowait((event, self._clock()))
 
-    def is_flooded(self) -> bool:
-        """Whether so much waits that further messages are better lost; everything is repeated anyway."""
-        return self._queue.qsize() >= _MAX_QUEUED
+    def receive(self, message: Received) -> None:
+        """Queue a peer's message, unless too much of it waits already: a flood must not cost the others theirs."""
+        queued_bytes = self._queued_bytes[message.sender] + _size(message)
+        if queued_bytes <= _MAX_QUEUED_BYTES:
+            self._queued_bytes[message.sender] = queued_bytes
+            self._queue.put_nowait((message, self._clock()))
+
+    def _note_taken(self, event: Event | Offer) -> None:
+        if isinstance(event, Received) and event.sender in self._queued_bytes:
+            self._queued_bytes[event.sender] -= _size(event)
+            if self._queued_bytes[event.sender] <= 0:
+                del self._queued_bytes[event.sender]
 
     def observe(self, point: str, fields: dict[str, object]) -> None:
-        """Tell the node what happened in the present round."""
-        self._observer(RoundEvent(point, self.round, fields))
+        """Tell the node what happened in the present round; of one peer's misconduct only so much."""
+        if point != "peer.rejected" or self._rejections.take(PeerId(str(fields["peer"]))):
+            self._observer(RoundEvent(point, self.round, fields))
 
     def reject(self, error: RemoteProtocolError) -> None:
         self.observe("peer.rejected", {"peer": error.peer, "rule": error.rule, "detail": error.detail})
@@ -121,9 +151,10 @@ class RoundLoop:
             offer.outcome.set_result(outcome)
 
     def send_commit(self, peer: PeerId, round_number: int) -> None:
-        """Send a commit with its certificate, if it is here."""
-        for commit in self._replica.commits(round_number, 1):
-            self._mail.post((peer,), commit)
+        """Send a commit with its certificate, if it is here: a large answer to a small question, so not too often."""
+        if round_number <= self._replica.head_round and self._commits_to.take(peer):
+            for commit in self._replica.commits(round_number, 1):
+                self._mail.post((peer,), commit)
 
     # --- events -------------------------------------------------------------------------------------------------------
 
@@ -131,6 +162,7 @@ class RoundLoop:
         """Handle events for ever."""
         while True:
             event, at_s = await self._queue.get()
+            self._note_taken(event)
             await self._take(event, at_s)
             while self._mail.own:
                 await self._take(self._mail.own.popleft(), self._clock())
@@ -184,16 +216,51 @@ class RoundLoop:
 
     async def _keep_up(self) -> None:
         """Get a snapshot when the results that lead up to the others are not kept any more, or our state is damaged."""
-        is_far_behind = bool(self._peers.ahead(self._replica.head_round + FAR_BEHIND_ROUNDS))
-        if self._sync is not None and (is_far_behind or self._disagrees()):
+        if self._sync is None or self._clock() < self._sync_not_before_s:
+            return
+        if self._is_far_behind() or self._disagrees():
             await self._resync(self._sync)
 
-    async def _resync(self, sync: Sync) -> None:
+    def _is_far_behind(self) -> bool:
+        """Whether it is proven that results alone may not lead to the others any more. Begins to ask for a proof."""
+        far_ahead = self._replica.head_round + FAR_BEHIND_ROUNDS
+        is_due = self._sync is not None and self._probe is None and self._clock() >= self._sync_not_before_s
+        if is_due and self._proven_round <= far_ahead and self._peers.ahead(far_ahead):
+            self._probe = self.spawn(self._look_ahead())
+        return self._proven_round > far_ahead
+
+    async def _look_ahead(self) -> None:
+        """Some peer says that it is far ahead. That is only its word, so rounds go on until somebody has proven it."""
+        before = self._proven_round
+        try:
+            if self._prove is None:
+                self._proven_round = max(self._peers.rounds(), default=0)
+            else:
+                self._proven_round = await self._prove()
+        except (OSError, ConnectionError) as error:
+            self.observe("state.unproven", {"why": str(error)})
+        finally:
+            self._probe = None
+        self._pace_sync(is_fruitful=self._proven_round > max(before, self._replica.head_round))
+
+    def _pace_sync(self, *, is_fruitful: bool) -> None:
+        """Peers that lie about their round, or give nothing, are asked less and less often."""
+        interval_s = self._genesis.timing.heartbeat_interval_s
+        self._sync_pause_s = interval_s if is_fruitful else min(2 * self._sync_pause_s, _MAX_SYNC_PAUSE_S)
+        self._sync_not_before_s = 0.0 if is_fruitful else self._clock() + self._sync_pause_s
+
+    async def _resync(self, sync: Sync) -> bool:
+        """Whether there is another state now. If not, nothing has changed, a contribution that waits included."""
+        before = (self._replica.head_round, self._replica.state_hash)
         self.observe("state.syncing", {})
         await sync()
-        self.settle(Aborted("the state was replaced by a newer one"))
-        await self.begin()
-        self._on_new_head()
+        is_fruitful = before != (self._replica.head_round, self._replica.state_hash)
+        self._pace_sync(is_fruitful=is_fruitful)
+        if is_fruitful:
+            self.settle(Aborted("the state was replaced by a newer one"))
+            await self.begin()
+            self._on_new_head()
+        return is_fruitful
 
     # --- the machine --------------------------------------------------------------------------------------------------
 
@@ -277,9 +344,8 @@ class RoundLoop:
         self.observe("round.committed", {"commit": commit})
         mean = None
         while mean is None:
-            mean = await self.reduction.obtain(commit.record, self._genesis.timing.attempt_timeout_s)
-            if mean is None and self._sync is not None:
-                await self._resync(self._sync)
+            mean = await self._obtain(commit.record)
+            if mean is None and self._sync is not None and await self._resync(self._sync):
                 return
         number = self.round
         state_hash = await self._replica.apply(commit, mean)
@@ -294,12 +360,22 @@ class RoundLoop:
         await self.begin()
         self._on_new_head()
 
+    async def _obtain(self, record: Record) -> memoryview | None:
+        """The decided bytes; None if nobody gives them in time, or as soon as it is clear that nobody has to."""
+        obtaining = asyncio.ensure_future(self.reduction.obtain(record, self._genesis.timing.attempt_timeout_s))
+        try:
+            while not obtaining.done() and not (self._is_far_behind() and self._clock() >= self._sync_not_before_s):
+                await asyncio.wait({obtaining}, timeout=self._genesis.timing.heartbeat_interval_s)
+            return obtaining.result() if obtaining.done() else None
+        finally:
+            obtaining.cancel()
+
     # --- agreement and journal ----------------------------------------------------------------------------------------
 
     def _attest(self, record_id: str, state_hash: str) -> None:
         attest = Attest(round=self._replica.head_round, record=record_id, state_hash=state_hash)
         raw = self._mail.post(self._peers.others(), attest)
-        self.attestations.add(self._mail.me, attest, raw)
+        self.attestations.add(self._mail.me, attest, raw, self._replica.head_round)
         self.check_agreement()
 
     def check_agreement(self) -> None:
@@ -325,14 +401,20 @@ class RoundLoop:
         await self._mail.flush()
         self._observer(event)
 
-    def spawn(self, work: Any) -> None:
+    def spawn(self, work: Any) -> asyncio.Task[None]:
         """Run in the background until `close`."""
         task: asyncio.Task[None] = asyncio.ensure_future(work)
         self._background.add(task)
         task.add_done_callback(self._background.discard)
+        return task
 
     async def close(self) -> None:
         for task in self._background:
             task.cancel()
         await asyncio.gather(*self._background, return_exceptions=True)
         self.settle(Aborted("the node is stopping"))
+
+
+def _size(message: Received) -> int:
+    """What a waiting message takes, roughly."""
+    return len(message.raw) + _MESSAGE_OVERHEAD_BYTES

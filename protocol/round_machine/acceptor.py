@@ -9,6 +9,7 @@ from ..messages import Accepted, Nack, Prepare, Promise, Proposal, Vote
 from ..transport import RemoteProtocolError
 from .validity import check_record
 from .values import Action, FetchResults, Persist, Proposed, RoundState, Send, Step
+from .views import check_dropped
 
 
 def on_prepare(state: RoundState, sender: PeerId, message: Prepare, now: float) -> Step:
@@ -37,6 +38,8 @@ def on_proposal(state: RoundState, sender: PeerId, message: Proposal, now: float
     check_record(state.rules, record, sender)
     if record.plan.ballot > ballot:
         raise RemoteProtocolError(sender, "proposal.ballot", "older than its plan")
+    if record.plan.ballot == ballot:  # else it is an earlier leader's, perhaps decided already, and must be helped
+        check_dropped(state, record.plan, now)
     if ballot < state.acceptor.promised:
         return state, (nack(state, sender),) if state.rules.may_vote else ()
     proposed = Proposed(ballot, record, record.content_id())

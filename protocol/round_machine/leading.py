@@ -39,6 +39,8 @@ def on_promise(state: RoundState, sender: PeerId, message: Promise) -> Step:
         return state, ()
     if message.accepted is not None:
         check_record(state.rules, message.accepted.record, sender)
+        if not message.accepted.record.plan.ballot <= message.accepted.ballot < lead.ballot:
+            raise RemoteProtocolError(sender, "promise.accepted", "accepted at a ballot that it cannot have been")
     return replace(state, lead=replace(lead, promises={**lead.promises, sender: message.accepted})), ()
 
 

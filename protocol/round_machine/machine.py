@@ -41,6 +41,8 @@ from .values import (
     Woke,
 )
 
+_LAST_BALLOT = 1 << 39
+"""Ballots of messages end at 2^40: from here on every member still has one of its own."""
 _MAX_BALLOT_STEP = 1 << 20
 """No honest member is this many ballots ahead; a greater one would only use up the numbers."""
 
@@ -143,7 +145,7 @@ def _check_ballot(state: RoundState, sender: PeerId, body: object) -> None:
             ballot = body.promised
         case _:
             return
-    if ballot > state.seen + _MAX_BALLOT_STEP:
+    if ballot > min(state.seen + _MAX_BALLOT_STEP, _LAST_BALLOT):
         raise RemoteProtocolError(sender, "ballot", f"ballot {ballot} is out of all proportion")
 
 

@@ -70,6 +70,7 @@ def on_plan(state: RoundState, sender: PeerId, message: PlanMessage, now: float)
     if sender != plan.leader:
         raise RemoteProtocolError(sender, "plan.leader", "sent by another peer than its leader")
     check_plan(state.rules, plan, sender)
+    views.check_dropped(state, plan, now)
     if plan.ballot < state.acceptor.promised:
         return state, (nack(state, sender),) if state.rules.may_vote else ()
     if attempt is not None and attempt.plan.ballot >= plan.ballot:

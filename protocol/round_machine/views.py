@@ -6,6 +6,8 @@ from collections.abc import Iterable
 
 from ..identity import PeerId
 from ..leader import successor
+from ..messages import Plan
+from ..transport import RemoteProtocolError
 from .values import Gathering, PeerView, RoundState
 
 _BYSTANDING = frozenset({"starting", "syncing", "paused", "leaving"})
@@ -19,7 +21,7 @@ def is_live(state: RoundState, peer: PeerId, now: float) -> bool:
 
 def _silent_s(state: RoundState, peer: PeerId, now: float) -> float:
     view = state.peers.get(peer)
-    if view is None or (view.heartbeat is not None and view.heartbeat.phase == "leaving"):
+    if view is None or _has_left(view):
         return float("inf")
     return now - view.heard_s
 
@@ -106,6 +108,23 @@ def next_roster(state: RoundState, now: float) -> tuple[PeerId, ...]:
     joiners = sorted(peer for peer in state.peers if peer not in rules.roster and _may_join(state, peer, now))
     room = max(0, rules.genesis.limits.max_peers - len(kept))
     return (*(kept or rules.roster), *joiners[:room])
+
+
+def check_dropped(state: RoundState, plan: Plan, now: float) -> None:
+    """Raise `RemoteProtocolError` of the leader if ``plan`` drops a member that we have met and heard of lately.
+
+    Or one leader could take the run over by leaving everybody else out of the next roster.
+    """
+    limit_s = state.rules.genesis.timing.drop_after_s / 2
+    for peer in set(state.rules.roster) - set(plan.next_roster):
+        view = state.peers.get(peer)
+        is_known_alive = peer == state.rules.me or (view is not None and view.is_met and not _has_left(view))
+        if is_known_alive and _silent_s(state, peer, now) <= limit_s:
+            raise RemoteProtocolError(plan.leader, "plan.next_roster", f"drops …{peer[-5:]}, which is alive")
+
+
+def _has_left(view: PeerView) -> bool:
+    return view.heartbeat is not None and view.heartbeat.phase == "leaving"
 
 
 def _may_join(state: RoundState, peer: PeerId, now: float) -> bool:

@@ -8,6 +8,7 @@ out; the partial file stays for the next try.
 from __future__ import annotations
 
 import asyncio
+import random
 from collections.abc import Awaitable, Callable, Collection, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass, field
@@ -92,6 +93,10 @@ class StateSync:
     donors: Callable[[], Collection[PeerId]]
     on_progress: Callable[[SyncProgress], None] = lambda _: None
     on_misconduct: Callable[[RemoteProtocolError], None] = lambda _: None
+    order: Callable[[list[PeerId]], list[PeerId]] = lambda peers: random.sample(peers, len(peers))
+    """In which order donors are asked for commits; random, so that nobody is asked first by what it claims."""
+    donor_patience_s: float = 120.0
+    """How long one donor may take over its part of the chain; what it has proven until then stays."""
     streams_per_donor: int = 2
     """Two requests on their way hide the round trip."""
     max_passes: int = 8
@@ -113,13 +118,21 @@ class StateSync:
         raise StateUnavailable(dict(self.causes))
 
     async def update_chain(self) -> Chain:
-        """Extend the chain by whatever donors can prove, and return it."""
+        """Extend the chain by whatever donors can prove, and return it.
+
+        One after another, in any order and each for a limited time: truth told by drops is not waited for.
+        """
         for donor in self._candidates():
-            await self._with_stream(donor, self._follow)
+            try:
+                async with asyncio.timeout(self.donor_patience_s):
+                    await self._with_stream(donor, self._follow)
+            except TimeoutError:
+                self.note(donor, f"its commits came too slowly for {self.donor_patience_s:g} s")
         return self.chain
 
     def _candidates(self) -> list[PeerId]:
-        return [peer for peer in self.donors() if peer != self.transport.peer_id and peer not in self._liars]
+        found = [peer for peer in self.donors() if peer != self.transport.peer_id and peer not in self._liars]
+        return self.order(found)
 
     # One donor's stream
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from .addresses import PortInUse
+from .libp2p_transport import usable_address
 from .seeds import dial_seeds
 from .settings import (
     DuplicateIdentity,
@@ -26,4 +27,5 @@ __all__ = [
     "SwarmEvent",
     "SwarmSettings",
     "dial_seeds",
+    "usable_address",
 ]

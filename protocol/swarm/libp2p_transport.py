@@ -9,6 +9,7 @@ import time
 from collections.abc import Callable
 
 from .. import transport as contract
+from ..allowance import Allowances
 from ..identity import PeerId
 from . import addresses, messages
 from ._hivemind import log
@@ -20,6 +21,8 @@ STREAMS = "stream"
 """libp2p protocol of all bulk streams; the hello names the application's protocol."""
 MAX_KNOWN_PEERS = 4096
 _DIRECT_POLL_S = 0.25
+_REFUSALS_SAID_PER_S, _REFUSALS_SAID_AT_ONCE = 0.1, 16
+"""Of one peer. A flood of bad streams must not become a flood of log lines."""
 
 
 class Libp2pTransport:
@@ -39,6 +42,7 @@ class Libp2pTransport:
         self._raw_served: dict[str, Callable[[SwarmStream, bytes, str], contract.Awaitable[None]]] = {}
         self._num_streams: collections.Counter[PeerId] = collections.Counter()
         self._refused_until_s: dict[PeerId, float] = {}
+        self._refusals_said = Allowances(_REFUSALS_SAID_PER_S, _REFUSALS_SAID_AT_ONCE, time.monotonic)
         self._session = messages.new_session()
         self._outboxes: dict[PeerId, messages.Outbox] = {}
         self._inbox = messages.Inbox()
@@ -134,8 +138,9 @@ class Libp2pTransport:
         except contract.StreamClosed as error:
             log.debug("%s", error)
         except contract.RemoteProtocolError as error:
-            log.warning("%s", error)
-            self._emit(SwarmEvent("peer_refused", str(error), stream.remote))
+            if self._refusals_said.take(stream.remote):
+                log.warning("%s", error)
+                self._emit(SwarmEvent("peer_refused", str(error), stream.remote))
         except Exception as error:
             log.warning("serving %s to …%s failed: %s: %s", name, stream.remote[-5:], type(error).__name__, error)
             log.debug("details", exc_info=True)

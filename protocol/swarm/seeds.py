@@ -194,7 +194,10 @@ async def dial_seed(transport: Libp2pTransport, daemon: P2pd, address: str, sett
     peer = PeerId(cast("str", named))
     if peer == transport.peer_id:
         return SeedResult(address, peer, SeedCause.FAILED, "it is this node's own address")
-    if where is not None and where.transport == "tcp":
+    # Only addresses that the operator or the user has named are probed: those that peers state of themselves may point
+    # at anything in this node's network, and get no more than libp2p's own dial.
+    is_named = address in settings.seeds or plain not in settings.known_peers.get(peer, ())
+    if is_named and where is not None and where.transport == "tcp":
         cause = await tcp_cause(where.host, where.port, settings.seed_timeout_s)
         if cause is not None:
             return SeedResult(address, peer, cause, _DETAILS.get(cause, "it cannot be dialled"))

@@ -15,6 +15,7 @@ from typing import TypeVar
 
 from .. import transport as contract
 from ..identity import PeerId
+from ..payload import SLOWEST_BYTES_PER_S
 
 HEADER_BYTES = 4
 HELLO = b"atoll/1 hello "
@@ -109,6 +110,8 @@ class SwarmStream:
         pieces: list[bytes] = []
         missing = num_bytes
         loop = asyncio.get_running_loop()
+        # A frame whose bytes drip in is bounded too; between frames nothing is owed.
+        end_s = loop.time() + self._progress_timeout_s + num_bytes / SLOWEST_BYTES_PER_S
         try:
             async with asyncio.timeout(self._progress_timeout_s) as limit:
                 while missing:
@@ -117,7 +120,7 @@ class SwarmStream:
                         raise self._end("the peer ended it or died")
                     pieces.append(piece)
                     missing -= len(piece)
-                    limit.reschedule(loop.time() + self._progress_timeout_s)
+                    limit.reschedule(min(loop.time() + self._progress_timeout_s, end_s))
         except TimeoutError:
             raise self._end(f"nothing arrived for {self._progress_timeout_s:g} s") from None
         except contract.StreamClosed:

@@ -19,6 +19,9 @@ from .settings import Health, SeedResult, SwarmError, SwarmEvent, SwarmSettings
 
 FIRST_RESTART_PAUSE_S, MAX_RESTART_PAUSE_S = 0.1, 10.0
 
+MAX_REMEMBERED_DIALS = 64
+"""Peers met earlier that are dialled at a start; the newest."""
+
 
 class Swarm:
     """Built by `Swarm.start`. All coroutines run in the loop that started it."""
@@ -97,7 +100,8 @@ class Swarm:
             await seeds.ask_whether_taken(probe, self.peer_id, results, self.settings)
         num_asked = sum(result.answered for result in results)
         if num_asked:
-            self._emit(SwarmEvent("identity", f"identity free, OK: {num_asked} peers know of no other node with it"))
+            who = "1 peer knows" if num_asked == 1 else f"{num_asked} peers know"
+            self._emit(SwarmEvent("identity", f"identity free, OK: {who} of no other node with it"))
         self._silent = {result.peer for result in results if not result.answered}
         # Our own address answers only if a node with our key runs there; dead is what it should be.
         by_address = {result.address: result for result in results if result.peer != self.peer_id}
@@ -109,7 +113,8 @@ class Swarm:
         self._relays = tuple(relays.values()) if self.settings.behind_router else ()
 
     def _dial_targets(self, with_own: bool = False) -> list[str]:
-        known = [f"{text}/p2p/{peer}" for peer, texts in self.settings.known_peers.items() for text in texts[:2]]
+        remembered = list(self.settings.known_peers.items())[-MAX_REMEMBERED_DIALS:]
+        known = [f"{text}/p2p/{peer}" for peer, texts in remembered for text in texts[:2]]
         targets = [*self.settings.seeds, *known]
         return [text for text in dict.fromkeys(targets) if with_own or not text.endswith(f"/p2p/{self.peer_id}")]
 

@@ -22,6 +22,7 @@ from pathlib import Path
 from typing import Any
 
 from atoll.node.demo import free_port
+from atoll.node.endpoint import ask
 from atoll.protocol.messages import Commit
 
 from . import patches
@@ -110,11 +111,11 @@ class Node:
         shown = run_atoll("identity", "show", "--folder", str(self.folder), "--json")
         self.peer_id = json.loads(shown.stdout)["peer_id"]
 
-    def start(self, *extra: str, kill_at: str | None = None, patch: str | None = None) -> None:
+    def start(self, *extra: str, kill_at: str | None = None, patch: str | None = None, **variables: str) -> None:
         """Start `atoll join`. ``kill_at`` is a journal point (``name`` or ``name:round``) where it dies by SIGKILL;
-        ``patch`` a function of `patches` that plants a fault into this node.
+        ``patch`` a function of `patches` that plants a fault into this node; ``variables`` are of its environment.
         """
-        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", **variables}
         if kill_at is not None:
             environment["ATOLL_KILL_AT"] = kill_at
         program = ATOLL
@@ -181,6 +182,19 @@ class Node:
             self._reader.join(timeout_s)
         return code
 
+    def signal(self, number: signal.Signals) -> None:
+        assert self.process is not None
+        self.process.send_signal(number)
+
+    def ask(self, resource: str) -> Any:
+        """What the running node's API answers to GET, for example ``status``."""
+        return ask(self.folder / "endpoint.json", "GET", f"api/v1/{resource}")
+
+    def points(self) -> list[str]:
+        """Names of the journalled points, oldest first."""
+        with sqlite3.connect(f"file:{self.folder / 'journal.sqlite'}?mode=ro", uri=True) as connection:
+            return [row[0] for row in connection.execute("SELECT point FROM events ORDER BY id")]
+
     def kill(self) -> None:
         """SIGKILL, as a power cut would."""
         assert self.process is not None
@@ -193,6 +207,15 @@ class Node:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
         return self.wait_for_exit(30)
+
+
+def eventually(what: str, found: Callable[[], Any], timeout_s: float) -> Any:
+    """Poll what has no event, such as the process table, until it is truthy; returns it."""
+    deadline_s = time.monotonic() + timeout_s
+    while not (result := found()):
+        assert time.monotonic() < deadline_s, f"not within {timeout_s} s: {what}"
+        time.sleep(0.05)
+    return result
 
 
 def rounds(events: list[Event]) -> list[Event]:

@@ -132,7 +132,7 @@ async def test_a_port_in_use_gives_one_error_that_names_port_and_option(lab: Lab
     first = await lab.start("a")
     taken = first.addresses[0].split("/p2p/")[0]
     port = taken.rsplit("/", 1)[1]
-    with pytest.raises(PortInUse, match=rf"port {port} .*--listen"):
+    with pytest.raises(PortInUse, match=rf"port {port} .*another port"):
         await lab.start("b", listen=(taken,))
 
 

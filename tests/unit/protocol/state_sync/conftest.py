@@ -135,6 +135,7 @@ class Join:
             donors=lambda: self.donors,
             on_progress=self.progress.append,
             on_misconduct=lambda error: self.misconduct.append((error.peer, error.rule)),
+            order=list,
         )
 
     def donor(self, source) -> PeerId:
