@@ -8,8 +8,8 @@ from ..identity import PeerId
 from ..messages import Accepted, Nack, Prepare, Promise, Proposal, Vote
 from ..transport import RemoteProtocolError
 from .validity import check_record
-from .views import check_dropped
 from .values import Action, FetchResults, Persist, Proposed, RoundState, Send, Step
+from .views import check_dropped
 
 
 def on_prepare(state: RoundState, sender: PeerId, message: Prepare, now: float) -> Step:
