@@ -153,8 +153,8 @@ class Replica:
     def restore(self) -> bool:
         """Load the newest checkpoint that verifies and whose commit is in the chain. False: the initial state stays.
 
-        A chain that goes further than the state is what the node then catches up by; one that is shorter than the newest
-        checkpoint (damaged, or of an older backup) calls for an older checkpoint, if there is one.
+        A chain that goes further than the state is what the node then catches up by; one that is shorter than the
+        newest checkpoint (damaged, or of an older backup) calls for an older checkpoint, if there is one.
         """
         checkpoint = self._store.load_latest(self._is_usable)
         if checkpoint is None:
@@ -170,11 +170,9 @@ class Replica:
             commit = self._chain.get(int(checkpoint.state["round"]))
             anchor, momentum = checkpoint.tensors["anchor"], checkpoint.tensors["momentum"]
             context = state_context(commit.record.plan.round, commit.record.plan.data_cursor)
-            is_of_model = anchor.shape == momentum.shape == (self._grid.num_elements,)
-            return (
-                is_of_model
-                and hash_tree.root(leaf_digests(anchor, momentum), context) == checkpoint.state["state_hash"]
-            )
+            if not anchor.shape == momentum.shape == (self._grid.num_elements,):
+                return False
+            return hash_tree.root(leaf_digests(anchor, momentum), context) == checkpoint.state["state_hash"]
         except (IndexError, KeyError, TypeError, ValueError):
             return False
 

@@ -138,9 +138,8 @@ def _is_own_origin(origin: str, host: str, access: Access) -> bool:
 
 def has_token(request: web.Request, access: Access) -> bool:
     scheme, _, given = request.headers.get("Authorization", "").partition(" ")
-    return scheme.lower() == "bearer" and hmac.compare_digest(
-        given.strip().encode(errors="surrogateescape"), access.token.encode()
-    )
+    token = given.strip().encode(errors="surrogateescape")
+    return scheme.lower() == "bearer" and hmac.compare_digest(token, access.token.encode())
 
 
 def require_token(request: web.Request, access: Access) -> None:
