@@ -26,7 +26,7 @@ _NODE_STARTS = "Starting this node."
 
 
 def sparkline(values: list[float]) -> str:
-    """One character per value, lowest to highest; of many values evenly chosen ones, first and last among them."""
+    """One character per value, lowest to highest; of many values evenly chosen ones, first and last included."""
     if not values:
         return ""
     if len(values) > _MAX_SPARKS:

@@ -18,7 +18,7 @@ from atoll.protocol.leader import permutation
 from atoll.protocol.memory import MemoryNetwork, StallStream, Unreachable
 from atoll.protocol.messages import Commit
 from atoll.protocol.outcomes import Aborted, Committed, RoundEvent
-from atoll.protocol.rounds import NodeFacts, RoundDriver
+from atoll.protocol.round_driver import NodeFacts, RoundDriver
 from atoll.protocol.spec import Genesis, MembershipConfig, TimingConfig
 from atoll.protocol.transport import Buffer
 from atoll.protocol.wakeup import Signal
