@@ -45,13 +45,17 @@ class Chain:
         return [self.get(number) for number in range(max(first, 1), min(first + count, len(self) + 1))]
 
     def append(self, commit: Commit) -> None:
-        """Add the next commit durably. One that is already here is ignored; a gap raises ValueError."""
+        """Add the next commit durably. One that is already here is ignored; a gap raises ValueError.
+
+        Raises OSError, with nothing added, if the disk does not take it.
+        """
         number = commit.record.plan.round
         if number <= len(self):
             return
         if number != len(self) + 1:
             raise ValueError(f"commit {number} does not follow commit {len(self)}")
         line = commit.canonical() + b"\n"
+        os.truncate(self._path, self._end)  # what an append that failed has left
         with self._path.open("ab") as file:
             file.write(line)
             file.flush()

@@ -32,7 +32,7 @@ from .reasons import Reason, State
 from .run_spec import RunSpec, check_initial_state, load_run_spec
 from .settings import NodeSettings
 from .status import StatusBoard
-from .telemetry import Telemetry
+from .telemetry import Telemetry, printable
 
 PARENT_VARIABLE = "ATOLL_PARENT_PID"
 
@@ -46,13 +46,20 @@ def run_node(settings: NodeSettings, spec_path: Path, *, json_lines: bool) -> in
     check_initial_state(spec.genesis, spec.training, str(spec_path))
     if parent := os.environ.get(PARENT_VARIABLE):
         die_with_parent(int(parent), signal.SIGTERM)
-    logging.basicConfig(
-        level=settings.log_level.upper(), stream=sys.stderr, format="%(asctime)s %(levelname)s %(message)s"
-    )
+    logging.basicConfig(level=settings.log_level.upper(), stream=sys.stderr)
+    for handler in logging.getLogger().handlers:
+        handler.setFormatter(_LineFormatter("%(asctime)s %(levelname)s %(message)s"))
     with _locked(settings.folder):
         identity = Identity.load_or_create(settings.identity_path)
         _check_admitted(spec, identity)
         return _run_loop(_Daemon(settings, spec, identity, json_lines=json_lines).run())
+
+
+class _LineFormatter(logging.Formatter):
+    """One line per message, whatever a stranger's name or reason has in it."""
+
+    def formatMessage(self, record: logging.LogRecord) -> str:
+        return printable(super().formatMessage(record))
 
 
 def _run_loop(main: Coroutine[Any, Any, int]) -> int:

@@ -20,7 +20,7 @@ from ..kernels import hash_tree
 from ..kernels.chunk_grid import ChunkGrid
 from ..protocol.messages import Commit
 from ..protocol.transport import Buffer
-from ..training.checkpoint import CheckpointStore, Saved, SaveFailed
+from ..training.checkpoint import Checkpoint, CheckpointStore, Saved, SaveFailed
 from ..training.outer import OuterConfig, apply_mean
 from ..training.shared_buffers import SharedBuffers
 from .chain import Chain
@@ -135,7 +135,7 @@ class Replica:
         """Take the outer step of ``commit`` from its encoded mean and return the new state hash.
 
         The result is saved before this returns (a full disk is said by the store and does not stop the node). Raises
-        ValueError if the commit does not follow the head: nothing is changed then.
+        ValueError if the commit does not follow the head, OSError if it cannot be kept: nothing is changed then.
         """
         plan = commit.record.plan
         if plan.round != self.head_round + 1 or plan.parent != self.head_record_id:
@@ -151,26 +151,38 @@ class Replica:
         await asyncio.to_thread(self._install, commits, data, state_hash)
 
     def restore(self) -> bool:
-        """Load the newest checkpoint that verifies and whose commit is in the chain. False: the initial state stays."""
-        checkpoint = self._store.load_latest()
+        """Load the newest checkpoint that verifies and whose commit is in the chain. False: the initial state stays.
+
+        A chain that goes further than the state is what the node then catches up by; one that is shorter than the
+        newest checkpoint (damaged, or of an older backup) calls for an older checkpoint, if there is one.
+        """
+        checkpoint = self._store.load_latest(self._is_usable)
         if checkpoint is None:
-            return False
-        round_number = int(checkpoint.state["round"])
-        if round_number > len(self._chain) or checkpoint.tensors["anchor"].shape != (self._grid.num_elements,):
             return False
         self._buffers.open_anchor()[:] = checkpoint.tensors["anchor"]
         self._momentum[:] = checkpoint.tensors["momentum"]
-        self._finish(self._chain.get(round_number))
-        if self.state_hash != checkpoint.state["state_hash"]:
-            raise StateDisagrees(f"checkpoint of round {round_number} has another state hash than when it was saved")
+        self._finish(self._chain.get(int(checkpoint.state["round"])))
         return True
+
+    def _is_usable(self, checkpoint: Checkpoint) -> bool:
+        """Whether the chain says how the state came about, and the state is the one that was saved."""
+        try:
+            commit = self._chain.get(int(checkpoint.state["round"]))
+            anchor, momentum = checkpoint.tensors["anchor"], checkpoint.tensors["momentum"]
+            context = state_context(commit.record.plan.round, commit.record.plan.data_cursor)
+            if not anchor.shape == momentum.shape == (self._grid.num_elements,):
+                return False
+            return hash_tree.root(leaf_digests(anchor, momentum), context) == checkpoint.state["state_hash"]
+        except (IndexError, KeyError, TypeError, ValueError):
+            return False
 
     def _apply(self, commit: Commit, mean: Buffer) -> None:
         with self._work:
+            # First what can fail: after OSError the state is as before, and the same commit may be applied again.
+            self._chain.append(commit)
             settings = self._outer.at(commit.record.plan.round)
             anchor = self._buffers.open_anchor()
             apply_mean(anchor, self._momentum, np.frombuffer(mean, np.uint8), self._grid, settings)
-            self._chain.append(commit)
             self._finish(commit)
             self._save()
 
@@ -181,10 +193,10 @@ class Replica:
         if hash_tree.root(leaf_digests(anchor, momentum), state_context(plan.round, plan.data_cursor)) != state_hash:
             raise StateDisagrees(f"the downloaded state of round {plan.round} is not the one that the swarm certifies")
         with self._work:
-            self._buffers.open_anchor()[:] = anchor
-            self._momentum[:] = momentum
             for commit in commits:
                 self._chain.append(commit)
+            self._buffers.open_anchor()[:] = anchor
+            self._momentum[:] = momentum
             self._finish(commits[-1])
             self._save()
 

@@ -26,8 +26,11 @@ _WARNINGS: dict[str, str] = {
     "peer.rejected": "a message of {peer} was rejected ({rule}): {detail}",
     "state.disagrees": "this node's state after round {head} differs from the swarm's; the right one is being loaded",
     "state.syncing": "loading the swarm's state",
+    "state.unwritable": "a committed round cannot be kept: {why}; this node waits until the disk takes it",
+    "results.unavailable": "round {round} is decided, but no peer gives its results; this node goes on asking",
+    "state.unproven": "peers that say they are ahead could not be asked for a proof: {why}",
     "votes.unwritable": "votes cannot be written: {why}; this node does not vote",
-    "votes.abstaining": "this node's earlier votes are lost, so it does not vote in round {round}",
+    "votes.abstaining": "this node's earlier votes are lost or damaged, so it does not vote in round {round}",
     "node.woke": "this machine slept for {slept_s:.0f} s; catching up",
 }
 PHASE_OF_POINT: dict[str, PhaseName] = {

@@ -29,7 +29,7 @@ def _null_if_not_finite(value: float | None) -> float | None:
     return value if value is not None and math.isfinite(value) else None
 
 
-def _clip_name(value: str) -> str:
+def clip_name(value: str) -> str:
     """Names come from strangers: control and direction-changing characters go, the length is bounded."""
     return "".join(character for character in value if character.isprintable())[:MAX_PEER_NAME_CHARS]
 
@@ -37,7 +37,7 @@ def _clip_name(value: str) -> str:
 Real = Annotated[float, PlainSerializer(_null_if_not_finite, return_type=float | None, when_used="json")]
 Share = Annotated[float, Field(ge=0, le=1)]
 Count = Annotated[int, Field(ge=0)]
-DisplayName = Annotated[str, AfterValidator(_clip_name)]
+DisplayName = Annotated[str, AfterValidator(clip_name)]
 
 
 class Value(BaseModel):

@@ -135,8 +135,13 @@ class TrainerProcess:
             *("--spec-file", str(spec_path), "--folder", str(self._folder)),
             pass_fds=(control.fileno(), self._buffers.fd),
             stdout=sys.stderr.fileno(),
-            env={**os.environ, "OMP_NUM_THREADS": str(self._spec.num_threads)},
+            env=self._environment(),
         )
+
+    def _environment(self) -> dict[str, str]:
+        """torch makes its cache when it is imported, by default a folder in /tmp that nobody removes."""
+        cache = {"TORCHINDUCTOR_CACHE_DIR": str(self._folder / "cache")}
+        return {**cache, **os.environ, "OMP_NUM_THREADS": str(self._spec.num_threads)}
 
     async def _reap(self, process: asyncio.subprocess.Process) -> int:
         """Exit code of a trainer whose channel is closed; one that does not end by itself is killed."""

@@ -10,7 +10,7 @@ from ..protocol.messages import Commit, Heartbeat
 from ..protocol.peers import PeerInfo as KnownPeer
 from ..protocol.round_machine import Phase
 from .figures import short_id
-from .snapshot import AgreementInfo, PeerInfo, PeerState
+from .snapshot import AgreementInfo, PeerInfo, PeerState, clip_name
 from .status import utc
 
 _OF_HEARTBEAT: dict[str, PeerState] = {
@@ -60,7 +60,7 @@ def names_of(me: OwnPeer, peers: Mapping[PeerId, KnownPeer]) -> dict[PeerId, str
     """Peer id -> the name that it gives itself, or the end of its id."""
     names = {me.peer: me.name or short_id(me.peer)}
     for peer, known in peers.items():
-        names[peer] = (known.heartbeat.name if known.heartbeat else "") or short_id(peer)
+        names[peer] = clip_name(known.heartbeat.name if known.heartbeat else "") or short_id(peer)
     return names
 
 

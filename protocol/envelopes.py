@@ -21,6 +21,7 @@ LIFETIME_S = 3 * 3600.0
 
 RESERVED_SEQUENCES = 1 << 32
 """More messages than a process sends in its life."""
+_LAST_SEQUENCE = 2**53
 
 
 def reserve_sequences(path: Path, now_unix_s: float) -> int:
@@ -28,12 +29,20 @@ def reserve_sequences(path: Path, now_unix_s: float) -> int:
 
     Microseconds since 1970, or the end of what an earlier process has reserved in ``path``.
     """
-    reserved = int(path.read_text() or "0") if path.exists() else 0
+    reserved = _read_reserved(path)
     first = max(int(now_unix_s * 1e6), reserved)
     temporary = path.with_suffix(".tmp")
     temporary.write_text(str(first + RESERVED_SEQUENCES))
     temporary.replace(path)
     return first
+
+
+def _read_reserved(path: Path) -> int:
+    """0 for a file that is missing or damaged: the clock then has to do."""
+    try:
+        return min(int(path.read_text()[:32]), _LAST_SEQUENCE - RESERVED_SEQUENCES)
+    except (OSError, ValueError):
+        return 0
 
 
 class Sealer:

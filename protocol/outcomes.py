@@ -16,8 +16,8 @@ class RoundEvent:
     ``exchange.sending``, ``exchange.reducing`` (owner), ``round.voted``, ``round.committed``, ``round.applied``.
 
     Others: ``round.aborted``, ``exchange.lost``, ``exchange.excluded``, ``exchange.failed``, ``peer.rejected``,
-    ``peer.unreachable``, ``state.disagrees``, ``state.syncing``, ``votes.unwritable``, ``votes.abstaining``,
-    ``node.woke``.
+    ``peer.unreachable``, ``results.unavailable``, ``state.disagrees``, ``state.syncing``, ``state.unproven``,
+    ``state.unwritable``, ``votes.unwritable``, ``votes.abstaining``, ``node.woke``.
     """
 
     point: str

@@ -18,6 +18,7 @@ from .transport import RemoteProtocolError, Transport
 from .wakeup import Signal
 
 _RETRY_S = 0.5
+_DISK_RETRY_S = 2.0
 
 
 class Reduction:
@@ -138,6 +139,9 @@ class Reduction:
                 await self._fetcher.fetch(record, self._peers())
             except ResultsUnavailable:
                 await asyncio.sleep(_RETRY_S)
+            except OSError as error:  # a full disk may have room again
+                self._observe("exchange.failed", {"why": f"cannot keep results on disk: {error.strerror}"})
+                await asyncio.sleep(_DISK_RETRY_S)
 
     async def _await_exchange(self, record: Record) -> None:
         """Give the record's own exchange, if it still runs, the time of one stalled stream; two must not write."""

@@ -41,7 +41,8 @@ class Replica(Protocol):
     async def apply(self, commit: Commit, mean: Buffer) -> str:
         """Take the outer step of ``commit`` and return the new state hash; durable when it returns.
 
-        Raises ValueError, with nothing changed, if the commit does not follow the head.
+        Raises ValueError if the commit does not follow the head, OSError if it cannot be kept; nothing has changed then
+        and the same commit may be applied again.
         """
         ...
 

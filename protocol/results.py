@@ -7,6 +7,7 @@ survives a crash. Results are found by digest, whichever attempt they came from.
 
 from __future__ import annotations
 
+import contextlib
 import json
 import mmap
 import os
@@ -91,7 +92,8 @@ class ResultBuffer:
 
     def _read_index(self) -> Iterator[HeldSpan]:
         for entry in read_lines(self._index)[1:]:
-            yield HeldSpan(int(entry["first_chunk"]), int(entry["num_chunks"]), str(entry["digest"]))
+            with contextlib.suppress(KeyError, TypeError, ValueError):  # damaged: the span is fetched again
+                yield HeldSpan(int(entry["first_chunk"]), int(entry["num_chunks"]), str(entry["digest"]))
 
     def _flush(self, encoded: slice) -> None:
         start = encoded.start - encoded.start % mmap.PAGESIZE
@@ -155,9 +157,11 @@ class ResultStore:
     def _reopen(self, index: Path) -> None:
         lines = read_lines(index)
         path = index.with_suffix(".mean")
-        if lines and path.exists() and path.stat().st_size == self.grid.total_encoded:
-            plan_id = str(lines[0]["plan"])
-            self._buffers[plan_id] = ResultBuffer(path, int(lines[0]["round"]), plan_id, self.grid)
+        if not lines or not path.exists() or path.stat().st_size != self.grid.total_encoded:
+            return
+        with contextlib.suppress(KeyError, TypeError, ValueError):  # damaged: the round's results are fetched again
+            plan_id, round_number = str(lines[0]["plan"]), int(lines[0]["round"])
+            self._buffers[plan_id] = ResultBuffer(path, round_number, plan_id, self.grid)
 
     def _remove_strays(self) -> None:
         known = {buffer.path for buffer in self._buffers.values()}
@@ -212,7 +216,7 @@ def read_lines(path: Path) -> list[dict[str, Any]]:
     for line in data.splitlines(keepends=True):
         try:
             entry = json.loads(line)
-        except ValueError:
+        except (ValueError, RecursionError):
             break
         if not line.endswith(b"\n") or not isinstance(entry, dict):
             break

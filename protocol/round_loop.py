@@ -51,6 +51,7 @@ _COMMITS_AT_ONCE = 16
 _REJECTIONS_AT_ONCE, _REJECTIONS_PER_S = 32, 0.1
 """Of one peer that are said and journalled; the rest is refused in silence."""
 _MAX_SYNC_PAUSE_S = 60.0
+_DISK_RETRY_S = 2.0
 
 Observer: TypeAlias = Callable[[RoundEvent], None]
 Sync: TypeAlias = Callable[[], Awaitable[None]]
@@ -269,7 +270,7 @@ class RoundLoop:
         number, roster = self.round, next_roster(self._replica)
         for peer in roster:
             self._peers.add(peer)
-        abstain = self._votes.forgot(number)
+        abstain = await asyncio.to_thread(self._votes.forgot, number)
         if abstain:
             self.observe("votes.abstaining", {})
         rules = Rules(
@@ -284,11 +285,14 @@ class RoundLoop:
             num_chunks=self._num_chunks,
             abstain=abstain,
         )
-        acceptor = await asyncio.to_thread(self._votes.load, number)
+        acceptor = machine.Acceptor() if abstain else await asyncio.to_thread(self._votes.load, number)
         self._mail.begin_round()
         self._state = machine.begin(rules, acceptor, self._peers.views(), self._clock())
         if acceptor.accepted is not None:
             self.reduction.report_held(acceptor.accepted.record)
+        for commit in self._replica.commits(number, 1):
+            # The chain is ahead of the state: a crash, or a state restored from an older checkpoint. It is decided.
+            self.feed(Received(self._mail.me, commit, b""))
         early, self._early = self._early, {}
         for event in early.values():
             self.feed(event)
@@ -305,6 +309,14 @@ class RoundLoop:
             self._state = state
             for action in actions:
                 await self._perform(action)
+        elif not isinstance(event, Received | machine.Tick):
+            # Nobody repeats what happens here. It is due again when the disk may take the vote.
+            self.spawn(self._feed_later(event, number=self.round))
+
+    async def _feed_later(self, event: Event, number: int) -> None:
+        await asyncio.sleep(self._genesis.timing.heartbeat_interval_s)
+        if number == self.round:
+            self.feed(event)
 
     async def _persist(self, actions: tuple[Action, ...]) -> bool:
         """Make promises and votes durable before anything else happens. False: nothing may happen."""
@@ -347,8 +359,10 @@ class RoundLoop:
             mean = await self._obtain(commit.record)
             if mean is None and self._sync is not None and await self._resync(self._sync):
                 return
+            if mean is None:
+                self.observe("results.unavailable", {})
         number = self.round
-        state_hash = await self._replica.apply(commit, mean)
+        state_hash = await self._apply_durably(commit, mean)
         self.reduction.decided(commit.record)
         self._votes.prune(number)
         contribution = self.pending.contribution if self.pending else None
@@ -359,6 +373,15 @@ class RoundLoop:
         self._attest(commit.record.content_id(), state_hash)
         await self.begin()
         self._on_new_head()
+
+    async def _apply_durably(self, commit: Commit, mean: memoryview) -> str:
+        """The round is decided and there is no way around it: on a full disk wait until it takes the commit."""
+        while True:
+            try:
+                return await self._replica.apply(commit, mean)
+            except OSError as error:
+                self.observe("state.unwritable", {"why": error.strerror or str(error)})
+                await asyncio.sleep(_DISK_RETRY_S)
 
     async def _obtain(self, record: Record) -> memoryview | None:
         """The decided bytes; None if nobody gives them in time, or as soon as it is clear that nobody has to."""

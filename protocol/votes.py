@@ -1,11 +1,14 @@
 """Promises and votes on disk (S1): what a member has said in a round survives its process.
 
 One JSON file per lineage, fragment and round, replaced atomically (written beside, fsynced, renamed, folder fsynced)
-before the message that follows from it is sent, with a SHA-256 so that damage is noticed. A file that cannot be read
-is an error with a remedy, never an empty slate: a member that forgets a vote can break the whole run.
+before the message that follows from it is sent, with a SHA-256 so that damage is noticed. A member that forgets a vote
+can break the whole run, so whoever may have forgotten one abstains (`VoteStore.forgot`):
 
-A folder without any file at all is different: it belongs to a newcomer, or to a member whose disk was lost. The latter
-is told by the roster, and `VoteStore.forgot` makes it abstain in the one round in which it may have spoken before.
+- in a round whose file cannot be read back;
+- in a round before the newest one of which there is a file, if its own is missing: this member has moved past the round
+  (its state is older than its votes now), so the round is decided and can only be learnt;
+- with a folder without any file, as a newcomer's or after a lost disk, in the one round in which a member of the roster
+  may have spoken before.
 """
 
 from __future__ import annotations
@@ -41,6 +44,7 @@ class VoteStore:
         self._folder = folder
         self._prefix = f"{lineage}-{fragment}-"
         folder.mkdir(parents=True, exist_ok=True)
+        self._is_damaged = False
         self._abstained_round = self._read_abstained()
 
     @property
@@ -54,7 +58,7 @@ class VoteStore:
         A member with an empty folder past round 1 has lost its memory and abstains in ``next_round``, the only round in
         which it can have voted without applying the outcome.
         """
-        if not self.is_new:
+        if not self.is_new and not self._is_damaged:
             return
         if is_member and next_round > 1:
             self._abstained_round = next_round
@@ -62,10 +66,22 @@ class VoteStore:
 
     def forgot(self, round_number: int) -> bool:
         """Whether this node must not vote in the round."""
-        return round_number == self._abstained_round
+        if round_number == self._abstained_round:
+            return True
+        if not self._path(round_number).exists():
+            return any(number > round_number for number in self._rounds())
+        try:
+            self.load(round_number)
+        except VoteFileDamaged:
+            return True
+        return False
+
+    def _rounds(self) -> list[int]:
+        names = (path.stem.removeprefix(self._prefix) for path in self._folder.glob(f"{self._prefix}*.json"))
+        return [int(name) for name in names if name.isdigit()]
 
     def load(self, round_number: int) -> Acceptor:
-        """What was promised and accepted in a round. Raises `VoteFileDamaged`."""
+        """What was promised and accepted in a round. Raises `VoteFileDamaged`, which means that `forgot` says so."""
         path = self._path(round_number)
         if not path.exists():
             return Acceptor()
@@ -78,7 +94,7 @@ class VoteStore:
                 led=int(content["led"]),
             )
         except (KeyError, TypeError, ValueError) as error:
-            raise VoteFileDamaged(path, str(error).splitlines()[0]) from None
+            raise VoteFileDamaged(path, (str(error) or type(error).__name__).splitlines()[0]) from None
 
     def save(self, round_number: int, acceptor: Acceptor) -> None:
         """Make an acceptor durable. Raises OSError; nothing that follows from it may then be sent."""
@@ -98,9 +114,15 @@ class VoteStore:
 
     def _read_abstained(self) -> int | None:
         path = self._folder / _OPENED
-        return _read(path).get("abstained_round") if path.exists() else None
+        try:
+            number = _read(path).get("abstained_round") if path.exists() else None
+        except (VoteFileDamaged, AttributeError):
+            self._is_damaged = True  # `open` then abstains, as with a lost folder
+            return None
+        return number if isinstance(number, int) else None
 
     def _write(self, path: Path, content: dict[str, Any]) -> None:
+        self._folder.mkdir(parents=True, exist_ok=True)  # somebody may have removed it meanwhile
         temporary = path.with_suffix(".tmp")
         body = canonical_json(content)
         with temporary.open("wb") as file:
@@ -112,7 +134,10 @@ class VoteStore:
 
 
 def _read(path: Path) -> dict[str, Any]:
-    digest, _, body = path.read_bytes().removesuffix(b"\n").partition(b"\n")
+    try:
+        digest, _, body = path.read_bytes().removesuffix(b"\n").partition(b"\n")
+    except OSError as error:
+        raise VoteFileDamaged(path, error.strerror or str(error)) from None
     if hashlib.sha256(body).hexdigest().encode() != digest:
         raise VoteFileDamaged(path, "its checksum does not match")
     return json.loads(body)

@@ -101,13 +101,16 @@ class CheckpointStore:
                 return saved
         raise AssertionError("unreachable: the last attempt returns")
 
-    def load_latest(self) -> Checkpoint | None:
-        """The newest checkpoint that verifies, None if there is none. A damaged one is said and skipped."""
+    def load_latest(self, is_usable: Callable[[Checkpoint], bool] = lambda _: True) -> Checkpoint | None:
+        """The newest checkpoint that verifies and ``is_usable``, None if there is none. A damaged one is said."""
         for number in reversed(self.numbers()):
             try:
-                return self.load(number)
+                checkpoint = self.load(number)
             except CheckpointError as error:
                 self.on_warning(str(error))
+                continue
+            if is_usable(checkpoint):
+                return checkpoint
         return None
 
     def load(self, number: int) -> Checkpoint:

@@ -28,7 +28,7 @@ def _number(request: web.Request, name: str, default: int, *, maximum: int = 2**
     text = request.query.get(name)
     if text is None:
         return default
-    if not (text.isascii() and text.isdigit()) or not 0 <= int(text[:20]) <= maximum:
+    if not (text.isascii() and text.isdigit() and len(text) < 20) or int(text) > maximum:
         fix = f"Give {name} as a whole number from 0 to {maximum}."
         raise Problem(400, "bad_query", f"The query value {name} cannot be used.", fix)
     return int(text)
@@ -67,7 +67,8 @@ class Api:
         name = request.query.get("name")
         if name is None:
             return [as_json(point) for point in self.board.loss()]
-        return await self._journal(lambda journal: journal.metrics(name, limit=_limit(request)))
+        limit = _limit(request)
+        return await self._journal(lambda journal: journal.metrics(name, limit=limit))
 
     async def rounds(self, request: web.Request) -> Any:
         limit, before = _limit(request), _number(request, "before", 2**62)

@@ -124,7 +124,10 @@ def _check_origin(request: web.Request, access: Access) -> None:
 
 
 def _is_own_origin(origin: str, host: str, access: Access) -> bool:
-    parts = urlsplit(origin)
+    try:
+        parts = urlsplit(origin)
+    except ValueError:
+        return False
     if parts.scheme not in ("http", "https"):
         return False
     if parts.netloc.lower() == host.lower():
@@ -135,7 +138,8 @@ def _is_own_origin(origin: str, host: str, access: Access) -> bool:
 
 def has_token(request: web.Request, access: Access) -> bool:
     scheme, _, given = request.headers.get("Authorization", "").partition(" ")
-    return scheme.lower() == "bearer" and hmac.compare_digest(given.strip().encode(), access.token.encode())
+    token = given.strip().encode(errors="surrogateescape")
+    return scheme.lower() == "bearer" and hmac.compare_digest(token, access.token.encode())
 
 
 def require_token(request: web.Request, access: Access) -> None:

@@ -14,6 +14,7 @@ from importlib import resources
 from pathlib import PurePosixPath
 
 from aiohttp import web
+from aiohttp.http_exceptions import HttpProcessingError
 
 from ..journal import Journal
 from ..settings import NodeSettings
@@ -29,6 +30,18 @@ MAX_BODY_BYTES = 64 * 1024
 _TYPES = {".html": "text/html", ".css": "text/css", ".js": "text/javascript", ".svg": "image/svg+xml"}
 
 Handler = Callable[[web.Request], Awaitable[web.StreamResponse]]
+
+
+def _http_logger() -> logging.Logger:
+    """aiohttp's own messages, without a traceback for everybody who sends something else than HTTP."""
+    http_logger = logger.getChild("http")
+    http_logger.addFilter(_is_our_fault)
+    return http_logger
+
+
+def _is_our_fault(record: logging.LogRecord) -> bool:
+    error = record.exc_info[1] if record.exc_info else None
+    return not isinstance(error, HttpProcessingError)
 
 
 @dataclass(frozen=True)
@@ -129,7 +142,9 @@ class DashboardServer:
         listeners = listen(self._settings.dashboard_host, self._settings.dashboard_port)
         self.port = listeners[0].getsockname()[1]
         app = build_app(self._api, prefix=self._settings.dashboard_prefix)
-        self._runner = web.AppRunner(app, access_log=None, shutdown_timeout=1.0, handle_signals=False)
+        self._runner = web.AppRunner(
+            app, access_log=None, shutdown_timeout=1.0, handle_signals=False, logger=_http_logger()
+        )
         await self._runner.setup()
         for listener in listeners:
             await web.SockSite(self._runner, listener, backlog=BACKLOG).start()

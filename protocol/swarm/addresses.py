@@ -57,7 +57,8 @@ def _read_varint(data: bytes, at: int) -> tuple[int, int]:
 def parse(text: str) -> list[tuple[str, str]]:
     """Parts of an address, for example ``[("ip4", "127.0.0.1"), ("tcp", "4001")]``. Raises ValueError in one line."""
     fields = text.split("/")
-    if len(text) > MAX_ADDRESS_CHARS or len(fields) < 2 or fields[0]:
+    is_plain = text.isascii() and text.isprintable() and not {" ", "%"} & set(text)
+    if len(text) > MAX_ADDRESS_CHARS or len(fields) < 2 or fields[0] or not is_plain:
         raise ValueError(f"not an address such as /ip4/203.0.113.5/tcp/4001: {text[:80]!r}")
     parts: list[tuple[str, str]] = []
     rest = fields[1:]
@@ -80,6 +81,8 @@ def _value_to_bytes(name: str, value: str) -> bytes:
             raise ValueError(f"{value} is not an {name} address")
         return packed
     if name in ("tcp", "udp"):
+        if not value.isdigit():  # int() takes more: signs, spaces, underscores
+            raise ValueError(f"{value} is not a port")
         return int(value).to_bytes(2, "big")
     return base58_decode(value) if name == "p2p" else value.encode()
 

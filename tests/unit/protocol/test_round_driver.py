@@ -140,7 +140,7 @@ class Swarm:
         return node
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(120):
             while not condition():
                 await self.changed.wait()
 
