@@ -230,7 +230,7 @@ class Node:
         await self._linger(driver)
 
     async def _linger(self, driver: RoundDriver) -> None:
-        """Wait for our evaluation of the last state, and until all live members have applied the last round."""
+        """Wait for our evaluation of the last state, and for members that may still come for the last round."""
         deadline_s = time.monotonic() + _LINGER_S
         while time.monotonic() < deadline_s and not self._others_are_done(driver):  # noqa: ASYNC110 - time decides too
             await asyncio.sleep(0.2)
@@ -239,12 +239,16 @@ class Node:
                 await asyncio.wait_for(self._evaluation.wait(), _EVALUATION_PATIENCE_S)
 
     def _others_are_done(self, driver: RoundDriver) -> bool:
-        now_s, timeout_s = time.monotonic(), self._genesis.timing.heartbeat_timeout_s
-        alive = [info for peer, info in driver.peers.items() if peer in driver.roster and info.heard_s is not None]
+        """Whether every member has applied the last round, has left, or has been silent for so long that it is lost.
+
+        One that only stalls (a suspended machine, a break of the network) finds nobody any more once we have ended.
+        """
+        now_s, patience_s = time.monotonic(), self._genesis.timing.drop_after_s
+        roster = [info for peer, info in driver.peers.items() if peer in driver.roster]
+        recent = [info for info in roster if info.heard_s is not None and now_s - info.heard_s < patience_s]
         return all(
-            info.heartbeat is not None and info.heartbeat.round >= self.head_round
-            for info in alive
-            if info.heard_s is not None and now_s - info.heard_s < timeout_s
+            info.heartbeat is not None and (info.heartbeat.round >= self.head_round or info.heartbeat.phase == "leaving")
+            for info in recent
         )
 
     # --- what others say ----------------------------------------------------------------------------------------------
