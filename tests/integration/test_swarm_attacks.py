@@ -52,7 +52,7 @@ async def test_a_peer_that_breaks_the_protocol_again_and_again_is_said_a_few_tim
 
 
 async def test_addresses_that_peers_once_stated_are_not_probed_at_a_start(lab: Lab, monkeypatch: pytest.MonkeyPatch):
-    """Only libp2p dials them: no plain connection to whatever a peer claims to listen on; and garbage stops no start."""
+    """Only libp2p dials them: no plain connection to what a peer claims; garbage stops no start."""
     probed: list[tuple[str, int]] = []
 
     async def note(host: str, port: int, _timeout_s: float) -> SeedCause:
@@ -67,5 +67,5 @@ async def test_addresses_that_peers_once_stated_are_not_probed_at_a_start(lab: L
         PeerId("x" * 5000): ("\x1b[31m",),
     }
     swarm = await lab.start("only", f"/ip4/127.0.0.1/tcp/3/p2p/{ghost}", known_peers=known)
-    assert (await swarm.health()).alive
+    assert swarm.health().alive
     assert set(probed) == {("127.0.0.1", 3)}
