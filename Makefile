@@ -9,8 +9,9 @@
 #   make test-container  build the image and run it (needs buildah; see docker/)
 #   make clean           remove .venv and what building left
 #
-# Variables: TORCH=cpu takes PyTorch's CPU build (a tenth of the download; for machines without an NVIDIA GPU),
-# PYTHON=python3.12 another interpreter, NODES=4 the size of the demo, TEST_WORKERS=2 and TESTS=tests/unit for `test`.
+# Variables: TORCH=cpu takes PyTorch's CPU build (a tenth of the download) and TORCH=cuda the default one; without it,
+# machines that have no NVIDIA GPU get the CPU build where they can. PYTHON=python3.12 another interpreter, NODES=4 the
+# size of the demo, TEST_WORKERS=2 and TESTS=tests/unit for `test`.
 
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
@@ -52,8 +53,7 @@ $(VENV)/.developer: $(BUILD_INPUTS) | $(VENV)/.torch
 # PyTorch first and by itself: it is nearly all of the download, and the only part with a choice of builds.
 $(VENV)/.torch: constraints.txt | $(VENV)/bin/pip
 	@echo 'atoll: installing PyTorch into $(VENV)' >&2
-	@$(if $(TORCH_INDEX),,test -e /proc/driver/nvidia || echo 'atoll: no NVIDIA GPU here; if this downloads gigabytes, stop it and run: make clean, then make $(or $(MAKECMDGOALS),setup) TORCH=cpu' >&2)
-	@$(PIP_INSTALL) torch
+	@index=$(if $(TORCH)$(TORCH_INDEX),,$$(.ci/torch-index '$(PYTHON)')); $(PIP_INSTALL) $${index:+--extra-index-url "$$index"} torch
 	@touch $@
 
 $(VENV)/bin/pip:
@@ -62,7 +62,7 @@ $(VENV)/bin/pip:
 	@'$(PYTHON)' -m venv --clear $(VENV)
 
 demo: $(VENV)/.runtime
-	@exec $(VENV)/bin/atoll demo --nodes $(NODES)
+	@$(VENV)/bin/atoll demo --nodes $(NODES) || [ $$? = 130 ]  # 130 is Ctrl-C: the way to end it, no error
 
 test: setup
 	@.ci/system-packages test '$(PYTHON)'

@@ -21,13 +21,13 @@ from types import FrameType
 from typing import Any
 
 from ..protocol.identity import Identity
+from ..protocol.launcher import die_with_parent
 from .dashboard.server import DashboardServer
 from .endpoint import remove_endpoint, write_endpoint
 from .errors import UserError
+from .injected_faults import KillPoint
 from .journal import Journal
-from .kill_points import KillPoint
 from .node import Node
-from .processes import die_with_parent
 from .reasons import Reason, State
 from .run_spec import RunSpec, check_initial_state, load_run_spec
 from .settings import NodeSettings
@@ -45,7 +45,7 @@ def run_node(settings: NodeSettings, spec_path: Path, *, json_lines: bool) -> in
     spec = load_run_spec(spec_path)
     check_initial_state(spec.genesis, spec.training, str(spec_path))
     if parent := os.environ.get(PARENT_VARIABLE):
-        die_with_parent(int(parent))
+        die_with_parent(int(parent), signal.SIGTERM)
     logging.basicConfig(level=settings.log_level.upper(), stream=sys.stderr)
     for handler in logging.getLogger().handlers:
         handler.setFormatter(_LineFormatter("%(asctime)s %(levelname)s %(message)s"))

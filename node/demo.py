@@ -1,7 +1,7 @@
 """`atoll demo`: a swarm of real nodes on this machine, each a process with a folder and a key of its own.
 
 The parent writes a throw-away signed run, starts one `atoll join` per node and reads what they report, one JSON line
-per event. It shares nothing else with them. The folder with everything in it is removed at the end.
+per event. It shares nothing else with them. The folder with everything in it is removed at the end, whatever ends it.
 """
 
 from __future__ import annotations
@@ -16,11 +16,12 @@ import signal
 import socket
 import sys
 import tempfile
-from collections.abc import AsyncIterator, Awaitable, Callable
+from collections.abc import AsyncIterator, Awaitable, Callable, Generator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any, Self
 
+from ..protocol.folder_guard import FolderGuard
 from ..protocol.identity import Identity
 from .run_spec import new_run_text, sign_text
 
@@ -148,14 +149,22 @@ def _command(node: DemoNode, spec_path: Path) -> list[str]:
 class DemoSwarm:
     """The running children. Use as an async context manager: leaving it ends every child and waits for it."""
 
-    def __init__(self, spec_path: Path, nodes: list[DemoNode]) -> None:
-        self._spec_path = spec_path
+    def __init__(self, spec_path: Path, nodes: list[DemoNode], guard: FolderGuard) -> None:
+        self._spec_path, self._guard = spec_path, guard
         self.nodes = nodes
         self._children: dict[str, asyncio.subprocess.Process] = {}
         self._readers: list[asyncio.Task[None]] = []
         self._events: asyncio.Queue[tuple[str, dict[str, Any] | None]] = asyncio.Queue()
 
     async def __aenter__(self) -> Self:
+        try:
+            await self._start()
+        except BaseException:  # Ctrl-C while they start, too: what has started is ended
+            await self.__aexit__()
+            raise
+        return self
+
+    async def _start(self) -> None:
         for node in self.nodes:
             with (node.folder / "node.log").open("wb") as log:
                 child = await asyncio.create_subprocess_exec(
@@ -163,12 +172,12 @@ class DemoSwarm:
                     stdin=asyncio.subprocess.DEVNULL,
                     stdout=asyncio.subprocess.PIPE,
                     stderr=log,
+                    pass_fds=(self._guard.descriptor,),
                     env={**os.environ, "ATOLL_PARENT_PID": str(os.getpid())},
                     start_new_session=True,  # Ctrl-C reaches the parent alone, which then ends the children in order
                 )
             self._children[node.name] = child
             self._readers.append(asyncio.create_task(self._read(node.name, child)))
-        return self
 
     async def __aexit__(self, *_: object) -> None:
         for child in self._children.values():
@@ -213,7 +222,7 @@ async def _reap(child: asyncio.subprocess.Process) -> None:
 
 
 async def collect_rounds(swarm: DemoSwarm, num_rounds: int, observe: Observer) -> AsyncIterator[RoundReport]:
-    """Yield each round once every node has reported it, in order, until ``num_rounds`` are complete."""
+    """Yield each round once every node has reported it, in order, until ``num_rounds`` are complete; 0: for ever."""
     collector = RoundCollector(len(swarm.nodes))
     async for name, event in swarm.events():
         observe(name, event)
@@ -232,30 +241,53 @@ async def _headless(swarm: DemoSwarm, num_rounds: int) -> int:
     return 0 if num_good == num_rounds else 1
 
 
-async def _run(num_nodes: int, num_rounds: int, drive: Callable[[DemoSwarm, int], Awaitable[int]]) -> int:
+@contextlib.contextmanager
+def _folder() -> Generator[tuple[Path, FolderGuard]]:
+    """A folder for all that the demo makes, removed at the end, also when the demo is killed."""
     folder = Path(tempfile.mkdtemp(prefix="atoll-demo-"))
-    loop, this_task = asyncio.get_running_loop(), asyncio.current_task()
-    for signal_number in (signal.SIGINT, signal.SIGTERM):
-        if this_task is not None:
-            loop.add_signal_handler(signal_number, this_task.cancel)
+    guard = FolderGuard(folder)
     try:
-        spec_path, nodes = prepare(folder, num_nodes, num_rounds)
-        async with DemoSwarm(spec_path, nodes) as swarm:
-            return await drive(swarm, num_rounds)
+        yield folder, guard
     finally:
         shutil.rmtree(folder, ignore_errors=True)
+        guard.dismiss()
+
+
+def _cancel_on_signals() -> None:
+    """The first Ctrl-C, SIGTERM or closed terminal cancels this task; an impatient second one disturbs nothing."""
+    loop, this_task = asyncio.get_running_loop(), asyncio.current_task()
+
+    def cancel() -> None:
+        if this_task is not None and not this_task.cancelling():
+            this_task.cancel()
+
+    for number in (signal.SIGINT, signal.SIGTERM, signal.SIGHUP):
+        loop.add_signal_handler(number, cancel)
+
+
+async def _run(num_nodes: int, num_rounds: int, drive: Callable[[DemoSwarm, int], Awaitable[int]]) -> int:
+    _cancel_on_signals()
+    with _folder() as (folder, guard):
+        spec_path, nodes = prepare(folder, num_nodes, num_rounds)
+        async with DemoSwarm(spec_path, nodes, guard) as swarm:
+            return await drive(swarm, num_rounds)
 
 
 def run_demo(num_nodes: int, num_rounds: int, *, json_lines: bool) -> int:
     """Run the demo to its end and return the exit code: 0 only if every round committed with equal hashes.
 
-    Ctrl-C or SIGTERM ends all nodes and returns 130. A node that fails prints one line on standard error, returns 1.
+    ``num_rounds`` 0 goes on until Ctrl-C or SIGTERM, which end all nodes and return 130. A node that fails prints one
+    line on standard error, returns 1.
     """
-    from .demo_view import watch
+    from .demo_view import say_end, say_start, watch
 
+    if not json_lines:
+        say_start(num_nodes)
     try:
         return asyncio.run(_run(num_nodes, num_rounds, _headless if json_lines else watch))
     except asyncio.CancelledError:
+        if not json_lines:
+            say_end(num_nodes)
         return 130
     except DemoFailed as failure:
         print(f"atoll: demo: {failure}", file=sys.stderr)

@@ -24,7 +24,7 @@ from pathlib import Path
 from typing import Any
 
 from .errors import UserError
-from .kill_points import KillPoint, kill_here
+from .injected_faults import KillPoint, kill_here
 
 _SCHEMA = """
 CREATE TABLE IF NOT EXISTS events (

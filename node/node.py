@@ -15,10 +15,12 @@ from collections.abc import Coroutine, Mapping
 from ..kernels.chunk_grid import ChunkGrid
 from ..kernels.codec import codec
 from ..protocol.identity import Identity, PeerId
+from ..protocol.messages import Commit
 from ..protocol.outcomes import Committed, RoundEvent
-from ..protocol.rounds import NodeFacts, RoundDriver
+from ..protocol.peers import PeerInfo
+from ..protocol.round_driver import NodeFacts, RoundDriver
 from ..protocol.state_sync import StateServer, StateUnavailable, SyncProgress
-from ..protocol.swarm import Swarm, SwarmError, SwarmEvent, SwarmSettings
+from ..protocol.swarm import PortInUse, Swarm, SwarmError, SwarmEvent, SwarmSettings
 from ..training.checkpoint import Saved
 from ..training.config import TrainerSpec
 from ..training.flat import initial_state
@@ -27,7 +29,9 @@ from ..training.shared_buffers import SharedBuffers
 from .chain import Chain
 from .donor import Donor
 from .errors import UserError
+from .injected_faults import nan_round
 from .known_peers import KnownPeers
+from .overview import Parts
 from .replica import Replica, checkpoint_store
 from .reporter import Reporter
 from .run_spec import RunSpec
@@ -66,7 +70,7 @@ class Node:
         )
         self._swarm: Swarm | None = None
         self._driver: RoundDriver | None = None
-        self._loop: TrainerRounds | None = None
+        self._rounds: TrainerRounds | None = None
         self._reporter = Reporter(telemetry, spec, identity.peer_id, settings.name, VERSION, self._replica)
         self._tasks: list[asyncio.Task[None]] = []
         self._early_reports: list[Report] = []
@@ -92,6 +96,7 @@ class Node:
             codec=self._genesis.exchange.codec,
             num_threads=settings.num_threads or os.cpu_count() or 1,
             device=settings.device,
+            nan_round=nan_round(),
         )
 
     def _open_replica(self) -> Replica:
@@ -128,7 +133,7 @@ class Node:
         self._spawn(self._run_trainer())
         swarm = self._swarm = await self._start_swarm()
         driver = self._driver = self._make_driver(swarm)
-        self._loop = TrainerRounds(
+        self._rounds = TrainerRounds(
             me=self._identity.peer_id,
             replica=self._replica,
             buffers=self._buffers,
@@ -141,9 +146,9 @@ class Node:
         )
         donor = Donor(self._replica, lambda number: [raw.hex() for raw in driver.attestations(number).values()])
         StateServer(driver.transport, donor, driver.executor)
-        self._reporter.attach(driver, swarm, self._loop)
+        self._reporter.attach(Parts(driver, swarm, self._rounds))
         await driver.start()
-        self._spawn(self._loop.run())
+        self._spawn(self._rounds.run())
         self._spawn(self._look())
         self._spawn(self._open_when_met())
         for report in self._early_reports:
@@ -173,6 +178,9 @@ class Node:
         except SwarmError as error:
             what, _, todo = str(error).partition("; ")
             raise UserError(what, "", todo or "see the log", code="swarm") from None
+        except PortInUse as error:
+            what, _, _ = str(error).partition("; ")
+            raise UserError(what, "", "choose another with --port, or 0 for a free one", code="port_in_use") from None
 
     def _make_driver(self, swarm: Swarm) -> RoundDriver:
         facts = NodeFacts(
@@ -198,17 +206,19 @@ class Node:
 
     async def stop(self, grace_s: float) -> None:
         """Save, say goodbye, close the network. Idempotent."""
-        if self._loop is not None:
-            self._loop.close()
+        if self._rounds is not None:
+            self._rounds.close()
         await self._trainer.stop(save=True, timeout_s=grace_s * 0.6)
+        self._telemetry.point("node.saved", "what was trained is saved")
         if self._driver is not None:
             await self._driver.leave()
+            self._telemetry.point("node.left", "the others know that this node leaves")
         if self._swarm is not None:
             await self._swarm.stop()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._swarm = self._driver = self._loop = None
+        self._swarm = self._driver = self._rounds = None
 
     async def _run_trainer(self) -> None:
         try:
@@ -234,7 +244,7 @@ class Node:
         deadline_s = time.monotonic() + _LINGER_S
         while time.monotonic() < deadline_s and not self._others_are_done(driver):  # noqa: ASYNC110 - time decides too
             await asyncio.sleep(0.2)
-        if self._is_evaluator(self.head_round):
+        if self._is_evaluator(self._replica.head):
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._evaluation.wait(), _EVALUATION_PATIENCE_S)
 
@@ -244,11 +254,11 @@ class Node:
         One that only stalls (a suspended machine, a break of the network) finds nobody any more once we have ended.
         """
         now_s, patience_s = time.monotonic(), self._genesis.timing.drop_after_s
-        roster = [info for peer, info in driver.peers.items() if peer in driver.roster]
-        recent = [info for info in roster if info.heard_s is not None and now_s - info.heard_s < patience_s]
+        members = (info for peer, info in driver.peers.items() if peer in driver.roster)
+        recent = (info.heartbeat for info in members if info.is_alive(now_s, patience_s))
         return all(
-            info.heartbeat is not None and (info.heartbeat.round >= self.head_round or info.heartbeat.phase == "leaving")
-            for info in recent
+            heartbeat is not None and (heartbeat.round >= self.head_round or heartbeat.phase == "leaving")
+            for heartbeat in recent
         )
 
     # --- what others say ----------------------------------------------------------------------------------------------
@@ -256,10 +266,14 @@ class Node:
     def _on_swarm_event(self, event: SwarmEvent) -> None:
         if event.kind == "seed" and event.text.endswith("answered"):
             return
-        self._telemetry.say(event.text, "warning" if event.kind in ("p2pd_failed", "identity_conflict") else "info")
+        if event.kind == "addresses" and self._swarm is None and event.text.startswith("own addresses"):
+            return  # a moment later "listening on" says the same
+        is_reachable = event.text.startswith("confirmed by")
+        text = f"other peers can reach this node, {event.text}" if is_reachable else event.text
+        self._telemetry.say(text, "warning" if event.kind in ("p2pd_failed", "identity_conflict") else "info")
 
     def _on_report(self, report: Report) -> None:
-        if self._loop is None or self._driver is None:
+        if self._rounds is None or self._driver is None:
             self._early_reports.append(report)
             return
         match report:
@@ -272,7 +286,7 @@ class Node:
                     num_inner_steps=report.step,
                     tokens=report.num_tokens,
                     tokens_per_s=report.tokens_per_s,
-                    loss=max(0.0, report.loss) if report.loss == report.loss else None,
+                    loss=report.loss,
                 )
             case Ready():
                 self._reporter.enter("gather")
@@ -287,31 +301,31 @@ class Node:
                 self._telemetry.warn(report.text)
             case _:
                 pass
-        self._loop.on_report(report)
+        self._rounds.on_report(report)
 
     def _on_trainer_death(self, cause: str) -> None:
         self._telemetry.alert("trainer", f"the trainer {cause}; it is started again from its last checkpoint")
-        if self._loop is not None:
-            self._loop.on_death()
+        if self._rounds is not None:
+            self._rounds.on_death()
 
     def _on_round_event(self, event: RoundEvent) -> None:
         """Everything the driver does is journalled before anything else follows from it."""
         outcome = event.fields.get("outcome")
-        if event.point == "round.applied" and isinstance(outcome, Committed):
-            self._evaluation.clear()
-            self._reporter.applied(outcome)
-            self._telemetry.point(event.point, f"round {event.round} applied", round_number=event.round)
-            if self._loop is not None:
-                self._loop.on_applied(outcome, is_evaluator=self._is_evaluator(event.round))
-            self._applied.set()
+        if not isinstance(outcome, Committed):
+            self._reporter.round_event(event)
             return
-        self._reporter.round_event(event)
+        self._evaluation.clear()
+        self._reporter.applied(outcome)
+        if self._rounds is not None:
+            self._rounds.on_applied(outcome, is_evaluator=self._is_evaluator(outcome.commit))
+        self._applied.set()
 
-    def _is_evaluator(self, round_number: int) -> bool:
+    def _is_evaluator(self, commit: Commit | None) -> bool:
         """Members take turns in evaluating the new state: it is the same everywhere."""
-        commits = self._replica.commits(round_number, 1)
-        members = [member.peer for commit in commits for member in commit.record.plan.members]
-        return bool(members) and members[round_number % len(members)] == self._identity.peer_id
+        if commit is None:
+            return False
+        plan = commit.record.plan
+        return plan.members[plan.round % len(plan.members)].peer == self._identity.peer_id
 
     # --- state sync ---------------------------------------------------------------------------------------------------
 
@@ -349,8 +363,8 @@ class Node:
             self._reporter.syncing(None, 0)
         if (self.head_round, self._replica.state_hash) != before:
             self._telemetry.say(f"loaded the verified state of round {self.head_round}")
-            if self._loop is not None:
-                self._loop.on_state_replaced()
+            if self._rounds is not None:
+                self._rounds.on_state_replaced()
             self._applied.set()
 
     def _on_sync_progress(self, progress: SyncProgress) -> None:
@@ -373,8 +387,8 @@ class Node:
             if not others or (heard and is_level):
                 break
             await asyncio.sleep(0.05)
-        if self._loop is not None:
-            self._loop.open()
+        if self._rounds is not None:
+            self._rounds.open()
 
     async def _look(self) -> None:
         """Once a second: the sentence, the peers, and their addresses for the next start."""
@@ -385,11 +399,10 @@ class Node:
             await asyncio.sleep(_LOOK_INTERVAL_S)
 
 
-def _addresses(peers: Mapping[PeerId, object]) -> dict[PeerId, tuple[str, ...]]:
+def _addresses(peers: Mapping[PeerId, PeerInfo]) -> dict[PeerId, tuple[str, ...]]:
     """Plain addresses (without the peer id at their end) that peers state in their heartbeats."""
     found: dict[PeerId, tuple[str, ...]] = {}
     for peer, info in peers.items():
-        heartbeat = getattr(info, "heartbeat", None)
-        if heartbeat is not None:
-            found[peer] = tuple(text.rpartition("/p2p/")[0] or text for text in heartbeat.addresses)
+        if info.heartbeat is not None:
+            found[peer] = tuple(text.rpartition("/p2p/")[0] or text for text in info.heartbeat.addresses)
     return found

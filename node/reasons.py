@@ -165,8 +165,8 @@ STATES: Mapping[State, StateText] = {
 
 REASONS: Mapping[Reason, ReasonText] = {
     Reason.SEEDS_UNREACHABLE: ReasonText(
-        "None of the {num_seeds} seeds answers ({causes}); next try {eta}.",
-        "None of the {num_seeds} seeds answers ({causes}); it goes on when one does.",
+        "No seed of {num_seeds} answers ({causes}); next try {eta}.",
+        "No seed of {num_seeds} answers ({causes}); it goes on when one does.",
         "To fix: check this machine’s network and the seeds in the run spec, then atoll join again.",
         "error",
         False,

@@ -28,6 +28,8 @@ class Facts:
     """Whether the trainer works on this round."""
     is_syncing: bool = False
     is_finishing: bool = False
+    is_young: bool = False
+    """Whether the network came up so recently that silence means nothing yet."""
     sync_percent: int | None = None
     num_donors: int = 0
     p2p_alive: bool = True
@@ -78,6 +80,8 @@ def _connecting(facts: Facts) -> Situation | None:
     is_lone_quorum = facts.is_member and facts.roster_size == 1
     if is_lone_quorum or facts.num_others or not facts.num_seeds or facts.num_seeds_answering:
         return None
+    if facts.is_young:
+        return Situation(State.CONNECTING)
     values = {"num_seeds": facts.num_seeds, "causes": facts.seed_causes}
     return Situation(State.CONNECTING, Reason.SEEDS_UNREACHABLE, values)
 
@@ -104,7 +108,8 @@ def _alone(facts: Facts) -> Situation | None:
 
 
 def _finishing(facts: Facts) -> Situation | None:
-    return Situation(State.FINISHING, None, {"round": facts.round}) if facts.is_finishing else None
+    last_round = facts.round - 1  # the one being worked on would come after it
+    return Situation(State.FINISHING, Reason.RUN_FINISHED, {"round": last_round}) if facts.is_finishing else None
 
 
 def _working(facts: Facts) -> Situation:

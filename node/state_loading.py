@@ -8,10 +8,9 @@ from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
 from ..protocol.identity import PeerId
-from ..protocol.leader import permutation
 from ..protocol.messages import Commit
 from ..protocol.offload import off_loop
-from ..protocol.quorum import Quorum, tolerated_faults
+from ..protocol.quorum import quorum_of
 from ..protocol.result_transfer import ResultFetcher, ResultsUnavailable
 from ..protocol.results import ResultStore
 from ..protocol.round_machine import Rules, check_commit
@@ -111,9 +110,7 @@ class StateLoader:
             self._on_misconduct(error)
 
     def _is_quorum(self, round_number: int, roster: tuple[PeerId, ...], peers: Collection[PeerId]) -> bool:
-        num_faults = tolerated_faults(len(roster), self._genesis.membership.fault_tolerance)
-        order = permutation(self._genesis.run_id, self._genesis.lineage, 0, round_number, roster)
-        return Quorum(roster, num_faults, order[0]).reached(peers)
+        return quorum_of(self._genesis, roster, round_number).reached(peers)
 
     def _verify_commit(self, commit: Commit, roster: tuple[PeerId, ...]) -> None:
         plan = commit.record.plan

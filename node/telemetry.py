@@ -7,6 +7,8 @@ from __future__ import annotations
 
 import json
 import logging
+import os
+import sys
 import time
 from collections.abc import Mapping
 from typing import Any
@@ -33,9 +35,14 @@ class Telemetry:
         self._json_lines = json_lines
 
     def event(self, event: str, **values: Any) -> None:
-        """One JSON line, if a program listens."""
-        if self._json_lines:
+        """One JSON line, if a program listens. One that has left (a closed pipe) is not told any more."""
+        if not self._json_lines:
+            return
+        try:
             print(json.dumps({"event": event, **values}, allow_nan=False, default=str), flush=True)
+        except BrokenPipeError:
+            self._json_lines = False
+            os.dup2(os.open(os.devnull, os.O_WRONLY), sys.stdout.fileno())  # the rest of the buffer goes nowhere
 
     def say(self, text: str, level: LogLevel = "info") -> None:
         """A line for people: log and dashboard. Parts of it may come from strangers: nothing in it moves a cursor."""

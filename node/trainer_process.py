@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from pathlib import Path
 
+from ..protocol.launcher import launched
 from ..training.channel import ChannelClosed, ChannelError, DaemonChannel
 from ..training.config import TrainerSpec
 from ..training.reducer import Event, Failed, Report, Stop
@@ -129,14 +130,18 @@ class TrainerProcess:
 
     async def _spawn(self, control: socket.socket, spec_path: Path) -> asyncio.subprocess.Process:
         return await asyncio.create_subprocess_exec(
-            *(sys.executable, "-P", "-m", "atoll.training.trainer"),
+            *launched(sys.executable, "-P", "-m", "atoll.training.trainer"),
             *("--control-fd", str(control.fileno()), "--buffers-fd", str(self._buffers.fd)),
             *("--spec-file", str(spec_path), "--folder", str(self._folder)),
             pass_fds=(control.fileno(), self._buffers.fd),
-            stdin=asyncio.subprocess.DEVNULL,
             stdout=sys.stderr.fileno(),
-            env={**os.environ, "OMP_NUM_THREADS": str(self._spec.num_threads)},
+            env=self._environment(),
         )
+
+    def _environment(self) -> dict[str, str]:
+        """torch makes its cache when it is imported, by default a folder in /tmp that nobody removes."""
+        cache = {"TORCHINDUCTOR_CACHE_DIR": str(self._folder / "cache")}
+        return {**cache, **os.environ, "OMP_NUM_THREADS": str(self._spec.num_threads)}
 
     async def _reap(self, process: asyncio.subprocess.Process) -> int:
         """Exit code of a trainer whose channel is closed; one that does not end by itself is killed."""

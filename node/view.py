@@ -32,7 +32,7 @@ _OF_PHASE: dict[Phase, PeerState] = {
 
 
 @dataclass(frozen=True)
-class Self:
+class OwnPeer:
     """What this node shows of itself among the peers."""
 
     peer: PeerId
@@ -56,7 +56,7 @@ class Clocks:
         return self.unix_s - (self.monotonic_s - monotonic_s)
 
 
-def names_of(me: Self, peers: Mapping[PeerId, KnownPeer]) -> dict[PeerId, str]:
+def names_of(me: OwnPeer, peers: Mapping[PeerId, KnownPeer]) -> dict[PeerId, str]:
     """Peer id -> the name that it gives itself, or the end of its id."""
     names = {me.peer: me.name or short_id(me.peer)}
     for peer, known in peers.items():
@@ -80,7 +80,7 @@ def shares(commit: Commit | None) -> dict[PeerId, float]:
 
 
 def peer_infos(
-    me: Self,
+    me: OwnPeer,
     peers: Mapping[PeerId, KnownPeer],
     roster: Iterable[PeerId],
     commit: Commit | None,
@@ -117,7 +117,7 @@ def _other(
     known: KnownPeer, is_leader: bool, share: float | None, num_rounds: int, clocks: Clocks, timeout_s: float
 ) -> PeerInfo:
     heartbeat = known.heartbeat or Heartbeat(round=0, state_hash="0" * 64, phase="starting")
-    is_alive = known.heard_s is not None and clocks.monotonic_s - known.heard_s < timeout_s
+    is_alive = known.is_alive(clocks.monotonic_s, timeout_s)
     return PeerInfo(
         peer_id=known.peer,
         name=heartbeat.name or short_id(known.peer),

@@ -6,19 +6,16 @@ import asyncio
 import logging
 from collections.abc import Callable
 from dataclasses import dataclass
-from typing import Literal, TypeAlias
 
 from .identity import PeerId
 from .mail import Mail
-from .messages import Heartbeat, InvalidMessage
+from .messages import MAX_LOSS, Evaluated, Heartbeat, InvalidMessage, NodePhase
 from .peers import PeerTable
 from .replica import Replica
 from .round_machine import Phase
 from .transport import Directory
 
 logger = logging.getLogger(__name__)
-
-NodePhase: TypeAlias = Literal["starting", "syncing", "training", "ready", "exchanging", "paused", "leaving"]
 
 
 @dataclass(frozen=True)
@@ -45,7 +42,7 @@ class NodeFacts:
 
 @dataclass(frozen=True)
 class Progress:
-    """What the trainer does at present, for heartbeats."""
+    """What the trainer does at present, for heartbeats. Losses may be anything, as models go."""
 
     phase: NodePhase = "training"
     num_inner_steps: int = 0
@@ -64,7 +61,10 @@ _PHASES: dict[Phase, NodePhase] = {
 
 
 def compose(facts: NodeFacts, progress: Progress, replica: Replica, phase: Phase, now_unix_s: float) -> Heartbeat:
-    """The heartbeat of a node; while it trains, the round machine's phase says more than the trainer knows."""
+    """The heartbeat of a node; while it trains, the round machine's phase says more than the trainer knows.
+
+    A loss that is no number, or beyond what a message may say, is left out.
+    """
     return Heartbeat(
         name=facts.name,
         version=facts.version,
@@ -74,13 +74,21 @@ def compose(facts: NodeFacts, progress: Progress, replica: Replica, phase: Phase
         num_inner_steps=progress.num_inner_steps,
         tokens=progress.tokens,
         tokens_per_s=progress.tokens_per_s,
-        loss=progress.loss,
-        evaluated_round=progress.evaluated_round,
-        validation_loss=progress.validation_loss,
+        loss=_sayable(progress.loss),
+        evaluated=_evaluated(progress),
         reachable=facts.reachable(),
         addresses=facts.addresses(),
         sent_unix_s=max(0.0, now_unix_s),
     )
+
+
+def _sayable(loss: float | None) -> float | None:
+    return loss if loss is not None and 0 <= loss <= MAX_LOSS else None
+
+
+def _evaluated(progress: Progress) -> Evaluated | None:
+    number, loss = progress.evaluated_round, _sayable(progress.validation_loss)
+    return None if number is None or loss is None else Evaluated(round=number, validation_loss=loss)
 
 
 class Heartbeats:

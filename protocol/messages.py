@@ -28,6 +28,10 @@ Round = Annotated[int, Field(ge=0, le=2**40)]
 Ballot = Annotated[int, Field(ge=0, le=2**40)]
 Count = Annotated[int, Field(ge=0, le=2**53)]
 Name = Annotated[str, Field(max_length=64)]
+MAX_LOSS = 1e6
+Loss = Annotated[float, Field(ge=0, le=MAX_LOSS)]
+"""Nats per token."""
+NodePhase = Literal["starting", "syncing", "training", "ready", "exchanging", "paused", "leaving"]
 
 
 class InvalidMessage(ValueError):
@@ -129,6 +133,13 @@ class Message(Frozen):
     """Selects the type on the wire; every message narrows it to one literal string."""
 
 
+class Evaluated(Frozen):
+    """The validation loss of a committed state, which is the same for everybody."""
+
+    round: Round
+    validation_loss: Loss
+
+
 class Heartbeat(Message):
     """Progress and reachability, sent to every known peer and published for discovery."""
 
@@ -139,14 +150,13 @@ class Heartbeat(Message):
     """Last commit that the sender has applied."""
     state_hash: Digest
     """State hash after that commit."""
-    phase: Literal["starting", "syncing", "training", "ready", "exchanging", "paused", "leaving"]
+    phase: NodePhase
     num_inner_steps: Count = 0
     tokens: Count = 0
     tokens_per_s: Annotated[float, Field(ge=0, le=1e12)] = 0.0
-    loss: Annotated[float, Field(ge=0, le=1e6)] | None = None
-    evaluated_round: Round | None = None
-    """Round whose committed state the sender has evaluated last, and what came out, for everybody's charts."""
-    validation_loss: Annotated[float, Field(ge=0, le=1e6)] | None = None
+    loss: Loss | None = None
+    evaluated: Evaluated | None = None
+    """What the sender has evaluated last, for everybody's charts."""
     reachable: bool = True
     """Whether others can open streams to the sender. A peer that is not never owns a span and never leads."""
     addresses: Annotated[tuple[Annotated[str, Field(max_length=256)], ...], Field(max_length=16)] = ()

@@ -27,6 +27,10 @@ class PeerInfo:
     unreachable: str | None = None
     """Why the last message could not be sent to it."""
 
+    def is_alive(self, now_s: float, timeout_s: float) -> bool:
+        """Whether it has spoken to us within ``timeout_s``; the directory's word is no sign of life."""
+        return self.heard_s is not None and now_s - self.heard_s < timeout_s
+
 
 class PeerTable:
     """Peers by id, at most `MAX_PEERS`: the roster always, others as they appear."""

@@ -11,6 +11,8 @@ from collections.abc import Collection
 from dataclasses import dataclass
 
 from .identity import PeerId
+from .leader import permutation
+from .spec import Genesis
 
 
 def tolerated_faults(roster_size: int, configured: int | None) -> int:
@@ -38,3 +40,14 @@ class Quorum:
         if self.num_faults == 0 and len(self.roster) % 2 == 0 and self.tie_breaker in members:
             half_votes += 1
         return half_votes > len(self.roster) + self.num_faults
+
+    def fewest_with(self, me: PeerId) -> int:
+        """Fewest members, ``me`` among them, that are a quorum."""
+        voters = list(dict.fromkeys((me, self.tie_breaker, *self.roster)))
+        return next(size for size in range(1, len(voters) + 1) if self.reached(voters[:size]))
+
+
+def quorum_of(genesis: Genesis, roster: tuple[PeerId, ...], round_number: int, fragment: int = 0) -> Quorum:
+    """The voting rule of a round that ``roster`` votes on."""
+    order = permutation(genesis.run_id, genesis.lineage, fragment, round_number, roster)
+    return Quorum(roster, tolerated_faults(len(roster), genesis.membership.fault_tolerance), order[0])

@@ -19,6 +19,19 @@ settings.register_profile("atoll", deadline=None, suppress_health_check=[HealthC
 settings.load_profile("atoll")
 
 
+_LONGEST_FIRST = ("e2e/test_crashes.py", "e2e/", "packaging/", "integration/")
+
+
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """The longest tests begin first, so that no worker is left alone with one of them at the end."""
+
+    def rank(item: pytest.Item) -> int:
+        path = item.path.as_posix()
+        return next((i for i, part in enumerate(_LONGEST_FIRST) if f"/tests/{part}" in path), len(_LONGEST_FIRST))
+
+    items.sort(key=rank)
+
+
 def _processes_with(mark: str) -> list[psutil.Process]:
     found: list[psutil.Process] = []
     for process in psutil.process_iter():

@@ -14,7 +14,6 @@ from typing import TYPE_CHECKING, Self
 import numpy as np
 
 from ..kernels.initial import fill_normal, parameter_key
-from .shared_buffers import SharedBuffers as SharedBuffers
 
 if TYPE_CHECKING:
     from numpy.typing import NDArray

@@ -48,11 +48,11 @@ class LocalReducer:
         self._mean = np.empty(grid.total_encoded, np.uint8)
         self._is_started = False
 
-    def load_anchor(self, round: int) -> NDArray[np.float32]:  # noqa: A002
-        """The anchor of ``round``, which must be the last committed one."""
+    def load_anchor(self, round: int, out: NDArray[np.float32]) -> None:  # noqa: A002
+        """Copy the anchor of ``round``, which must be the last committed one (ValueError)."""
         if round != self.round:
             raise ValueError(f"the anchor is of round {self.round}, not {round}")
-        return self.anchor
+        out[:] = self.anchor
 
     def reduce(self, contribution: PseudoGradient) -> Event:
         """Commit the round. Raises the codec's NonFiniteError and changes nothing if a value is not finite."""

@@ -188,10 +188,11 @@ class PseudoGradient:
 class Reducer(Protocol):
     """The other side of a round: a swarm behind a daemon, or this machine alone."""
 
-    def load_anchor(self, round: int) -> NDArray[np.float32]:  # noqa: A002
-        """The anchor of ``round``, (num_elements,); the caller copies it.
+    def load_anchor(self, round: int, out: NDArray[np.float32]) -> None:  # noqa: A002
+        """Copy the anchor of ``round`` into ``out`` (num_elements,).
 
-        Raises `NotSealed` if it has been replaced meanwhile: an event that says by what is then on its way.
+        Raises `NotSealed` if it has been replaced meanwhile: an event that says by what is then on its way. ``out`` is
+        not to be used then.
         """
         ...
 

@@ -267,7 +267,7 @@ class Session:
     def _begin(self, round_: int, generation: int, lease: Lease) -> bool:
         """Stand at the anchor before ``round_``. False, and idle until the next event, if it is already replaced."""
         try:
-            self._anchor[:] = self.reducer.load_anchor(round_ - 1)
+            self.reducer.load_anchor(round_ - 1, self._anchor)
         except NotSealed:
             self._work = None
             return False

@@ -5,7 +5,14 @@ codec). Each vector has exactly one writer: the daemon writes the anchor, the tr
 its seal, writes, and seals again with (round, generation); a reader gets the vector only under the seal it asks for, so
 a writer that was killed half-way has written nothing. The generation tells two trainers of one round apart.
 
-The control channel orders the two processes' memory accesses: seals are read after the message that announces them.
+A seal is a sequence lock: an edition that is odd while the vector is open and counts up with every opening and sealing.
+Its numbers are aligned 64-bit words, each stored at once, and the writer stores them in order. A reader that copies
+(`copy_anchor`) compares the editions before and after: equal and even means that nobody wrote in between, even if the
+same round was opened and sealed again. A reader that uses the memory in place (`anchor`, `contribution`) must know
+otherwise that the writer waits: the daemon reads its own anchor, and a trainer leaves its contribution alone until it
+hears the outcome.
+
+x86-64 keeps the order of stores and of loads; on other processors the control channel's messages order most of it.
 """
 
 from __future__ import annotations
@@ -24,10 +31,10 @@ from numpy.typing import NDArray
 _MAGIC = b"ATOLLBF1"
 _PAGE = 4096
 _GEOMETRY = struct.Struct("<8sQQQ")  # magic, num_elements, num_chunks, contribution_bytes
-_SEAL = struct.Struct("<QQQ")  # 1 if sealed, round, generation
-_SEAL_OFFSETS = {"anchor": 64, "contribution": 128}  # a cache line each
+_EDITION, _ROUND, _GENERATION = range(3)  # words of a seal
 
 Part = Literal["anchor", "contribution"]
+_SEAL_OFFSETS: dict[Part, int] = {"anchor": 64, "contribution": 128}  # a cache line each
 
 
 class NotSealed(RuntimeError):
@@ -40,6 +47,8 @@ class Seal:
 
     round: int
     generation: int
+    edition: int = 0
+    """Differs between any two sealings of the vector."""
 
 
 class SharedBuffers:
@@ -52,6 +61,7 @@ class SharedBuffers:
         anchor_at = mask_at + _pages(num_chunks)
         contribution_at = anchor_at + _pages(4 * num_elements)
         self._memory = mmap.mmap(descriptor, contribution_at + _pages(contribution_bytes))
+        self._seals = {part: np.frombuffer(self._memory, np.uint64, 3, at) for part, at in _SEAL_OFFSETS.items()}
         self._mask = np.frombuffer(self._memory, np.uint8, num_chunks, mask_at)
         self._anchor = np.frombuffer(self._memory, np.float32, num_elements, anchor_at)
         self._contribution = np.frombuffer(self._memory, np.uint8, contribution_bytes, contribution_at)
@@ -82,8 +92,11 @@ class SharedBuffers:
 
     def seal_of(self, part: Part) -> Seal | None:
         """The seal on a vector, None while it is open."""
-        sealed, round_, generation = _SEAL.unpack_from(self._memory, _SEAL_OFFSETS[part])
-        return Seal(round_, generation) if sealed == 1 else None
+        words = self._seals[part]
+        edition = int(words[_EDITION])
+        seal = Seal(int(words[_ROUND]), int(words[_GENERATION]), edition)
+        is_sealed = edition > 0 and edition % 2 == 0 and int(words[_EDITION]) == edition
+        return seal if is_sealed else None
 
     # The anchor: written by the daemon.
 
@@ -94,12 +107,25 @@ class SharedBuffers:
 
     def seal_anchor(self, round: int, generation: int = 0) -> None:  # noqa: A002
         """Declare the anchor to be the state after ``round`` (0: initial)."""
-        self._set_seal("anchor", Seal(round, generation))
+        self._set_seal("anchor", round, generation)
 
     def anchor(self, round: int | None = None) -> NDArray[np.float32]:  # noqa: A002
-        """The sealed anchor, read-only. Raises `NotSealed` if it is being written or is not that of ``round``."""
+        """The sealed anchor in place, read-only, for its writer, who knows that it is not being replaced.
+
+        Raises `NotSealed` if it is being written or is not that of ``round``.
+        """
         self._require("anchor", round, None)
         return _read_only(self._anchor)
+
+    def copy_anchor(self, round: int, out: NDArray[np.float32]) -> None:  # noqa: A002
+        """Copy the sealed anchor of ``round`` into ``out`` (num_elements,), for the process that does not write it.
+
+        Raises `NotSealed` if it is not there or was opened during the copy; ``out`` is then a mixture, not to be used.
+        """
+        before = self._require("anchor", round, None)
+        out[:] = self._anchor
+        if self.seal_of("anchor") != before:
+            raise NotSealed(f"the anchor of round {round} was replaced while it was copied")
 
     # The contribution: written by the trainer.
 
@@ -118,7 +144,7 @@ class SharedBuffers:
         num_missing = self.num_chunks - int(self._mask.sum())
         if num_missing:
             raise NotSealed(f"contribution of round {round}: {num_missing} of {self.num_chunks} chunks are missing")
-        self._set_seal("contribution", Seal(round, generation))
+        self._set_seal("contribution", round, generation)
 
     def contribution(self, round: int | None = None, generation: int | None = None) -> NDArray[np.uint8]:  # noqa: A002
         """The sealed contribution, read-only. Raises `NotSealed` unless it is that of (round, generation)."""
@@ -130,13 +156,16 @@ class SharedBuffers:
         os.close(self.fd)
 
     def _break_seal(self, part: Part) -> None:
-        _SEAL.pack_into(self._memory, _SEAL_OFFSETS[part], 0, 0, 0)
+        words = self._seals[part]
+        words[_EDITION] = int(words[_EDITION]) | 1  # still odd if the last writer died half-way
 
-    def _set_seal(self, part: Part, seal: Seal) -> None:
-        _SEAL.pack_into(self._memory, _SEAL_OFFSETS[part], 0, seal.round, seal.generation)
-        _SEAL.pack_into(self._memory, _SEAL_OFFSETS[part], 1, seal.round, seal.generation)
+    def _set_seal(self, part: Part, round_: int, generation: int) -> None:
+        words = self._seals[part]
+        self._break_seal(part)  # also for a vector that is sealed again as it is
+        words[_ROUND], words[_GENERATION] = round_, generation
+        words[_EDITION] = int(words[_EDITION]) + 1
 
-    def _require(self, part: Part, round_: int | None, generation: int | None) -> None:
+    def _require(self, part: Part, round_: int | None, generation: int | None) -> Seal:
         seal = self.seal_of(part)
         if seal is None:
             raise NotSealed(f"the {part} is being written, or its writer died")
@@ -144,6 +173,7 @@ class SharedBuffers:
             raise NotSealed(
                 f"the {part} is of round {seal.round}, generation {seal.generation}, not of {round_}, {generation}"
             )
+        return seal
 
 
 def _pages(num_bytes: int) -> int:

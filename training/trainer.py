@@ -1,15 +1,14 @@
 """The trainer process: a `Session` whose reducer is the daemon at the other end of a control channel.
 
 The daemon starts it as ``python -P -m atoll.training.trainer --control-fd N --buffers-fd M --spec-file F --folder D``.
-It lives exactly as long as its daemon: on Linux the kernel kills it when the daemon dies, elsewhere it ends at the
-channel's end of file. Ctrl-C reaches the whole process group, so it is ignored here: the daemon decides.
+It ends when its channel does, at the latest after the inner step that it is in; the daemon's launcher sees to it that
+the kernel kills it at once when the daemon dies. Ctrl-C is ignored: the daemon decides.
 """
 
 from __future__ import annotations
 
 import argparse
 import contextlib
-import ctypes
 import math
 import os
 import signal
@@ -30,8 +29,6 @@ if TYPE_CHECKING:
     import numpy as np
     from numpy.typing import NDArray
 
-_PR_SET_PDEATHSIG = 1
-EXIT_FAILED = 1
 EXIT_DAEMON_GONE = 3
 
 
@@ -45,13 +42,11 @@ class ChannelReducer:
     generation: int = 0
     """From the daemon's last event: seals the next contribution."""
     nan_round: int = 0
-    """Fault injection: the first contribution of this round gets a NaN (``ATOLL_NAN_AT``; 0: never)."""
+    """See `TrainerSpec.nan_round`."""
 
-    def load_anchor(self, round: int) -> NDArray[np.float32]:  # noqa: A002
-        """A copy of the sealed anchor of ``round``. Raises `NotSealed`, also if it was replaced during the copy."""
-        copy = self.buffers.anchor(round).copy()
-        self.buffers.anchor(round)
-        return copy
+    def load_anchor(self, round: int, out: NDArray[np.float32]) -> None:  # noqa: A002
+        """Copy the sealed anchor of ``round``. Raises `NotSealed` if it is not there or is replaced meanwhile."""
+        self.buffers.copy_anchor(round, out)
 
     def reduce(self, contribution: PseudoGradient) -> Event:
         """Encode into the shared buffer, seal, say so, and wait for the next event."""
@@ -115,7 +110,7 @@ def run_trainer(channel: TrainerChannel, buffers: SharedBuffers, spec: TrainerSp
     loop = InnerLoop(config, data, choose_device(spec.device))
     grid = ChunkGrid(loop.layout.num_elements, spec.chunk_elements, codec(spec.codec))
     require_geometry(buffers, grid)
-    reducer = ChannelReducer(channel, buffers, grid, nan_round=int(os.environ.get("ATOLL_NAN_AT", "0")))
+    reducer = ChannelReducer(channel, buffers, grid, nan_round=spec.nan_round)
     store = CheckpointStore(folder, "inner", on_warning=lambda text: reducer.report(Warned(text=text)))
     session = Session(loop, reducer, store, spec.save_interval_s)
     checkpoint = load_inner(store, grid.num_elements)
@@ -148,15 +143,8 @@ def load_inner(store: CheckpointStore, num_elements: int) -> Checkpoint | None:
     return checkpoint
 
 
-def die_with_parent() -> None:
-    """Ask Linux to kill this process when the thread that started it ends. Had it ended before, the channel says so."""
-    if sys.platform == "linux":
-        ctypes.CDLL(None).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
-
-
 def main(arguments: list[str] | None = None) -> int:
     """Command line of the trainer process; returns its exit code."""
-    die_with_parent()
     signal.signal(signal.SIGINT, signal.SIG_IGN)
     parser = argparse.ArgumentParser(prog="atoll-trainer")
     parser.add_argument("--control-fd", type=int, required=True)

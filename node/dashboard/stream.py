@@ -87,6 +87,8 @@ class Streams:
             if time.monotonic() - last_ping >= PING_INTERVAL_S:
                 await self._write(response, _event("ping", _clock()))
                 last_ping = time.monotonic()
+        if last := self._board.since(last_id):  # why the node stops
+            await self._write(response, _event(last.kind, last.data, last.id))
 
     async def _pause(self, subscription: Subscription, update: Update) -> None:
         """Let changes gather; a board that is being closed ends the pause at once."""

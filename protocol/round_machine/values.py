@@ -14,7 +14,7 @@ from typing import TypeAlias
 from ..identity import PeerId
 from ..leader import permutation
 from ..messages import Accepted, Commit, Envelope, Heartbeat, Message, Plan, Ready, Record, SpanResult, Vote
-from ..quorum import Quorum, tolerated_faults
+from ..quorum import Quorum, quorum_of
 from ..spans import Complaints
 from ..spec import Genesis
 
@@ -57,8 +57,7 @@ class Rules:
 
     @cached_property
     def quorum(self) -> Quorum:
-        num_faults = tolerated_faults(len(self.roster), self.genesis.membership.fault_tolerance)
-        return Quorum(self.roster, num_faults, self.order[0])
+        return quorum_of(self.genesis, self.roster, self.round, self.fragment)
 
     @property
     def may_vote(self) -> bool:

@@ -120,7 +120,7 @@ class StateSync:
     async def update_chain(self) -> Chain:
         """Extend the chain by whatever donors can prove, and return it.
 
-        One after another, in any order and each for a limited time: who tells the truth by drops is not waited for.
+        One after another, in any order and each for a limited time: truth told by drops is not waited for.
         """
         for donor in self._candidates():
             try:

@@ -240,4 +240,4 @@ def _explain_bind(text: str, where: Endpoint, error: OSError) -> PortInUse:
         why = f"{name} needs administrator rights"
     else:
         why = f"cannot listen on {text}: {error.strerror}"
-    return PortInUse(f"{why}; choose another with --listen (port 0 takes a free one)")
+    return PortInUse(f"{why}; choose another port, or 0 for a free one")

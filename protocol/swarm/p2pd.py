@@ -13,8 +13,6 @@ import asyncio
 import collections
 import contextlib
 import contextvars
-import os
-import sys
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -22,6 +20,7 @@ from typing import Any, ClassVar, cast
 
 from .. import transport as contract
 from ..identity import PeerId
+from ..launcher import launched
 from . import addresses, run_folder
 from ._hivemind import P2P, Libp2pPeerId, P2PDaemonError, log
 
@@ -29,7 +28,6 @@ StreamCallback = Callable[[PeerId, str, asyncio.StreamReader, asyncio.StreamWrit
 """(remote peer, its address, reader, writer)."""
 
 NUM_TAIL_LINES = 8
-_LAUNCHER = Path(__file__).with_name("launcher.py")
 STOP_TIMEOUT_S = 3.0
 _IDLE_TIMEOUT_S = 10
 _MAX_CALLS_PER_PEER = 64
@@ -78,8 +76,7 @@ class _P2P(P2P):
         kwargs["relayService"] = int(self.options.is_relay)
         kwargs["relayDiscovery"] = 0
         binary = self.options.command or (str(args[0]),)
-        launcher = (sys.executable, "-I", "-S", str(_LAUNCHER), str(os.getpid()))
-        return P2P._make_process_args(*launcher, *binary, **kwargs)
+        return P2P._make_process_args(*launched(*binary), **kwargs)
 
     async def _read_outputs(self, ready: asyncio.Future[None]) -> None:
         self.started.append(self)

@@ -1,7 +1,8 @@
 """The private folder of a swarm's sockets, with a record of who owns it, and the sweep of dead owners' leftovers.
 
-A socket's path is limited to 107 bytes, so the folder must be short. After kill -9 nobody can remove it; the next start
-in the same place does, and ends a p2pd that the record names if it is still the same process (pid and start time).
+A socket's path is limited to 107 bytes, so the folder must be short. After kill -9 a guard removes it (`folder_guard`);
+should that be missing or killed too, the next start in the same place does, and ends a p2pd that the record names if it
+is still the same process (pid and start time).
 """
 
 from __future__ import annotations
@@ -18,9 +19,12 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any, cast
 
+from ..folder_guard import FolderGuard
+
 PREFIX = "atoll-"
 _RECORD = "owner.json"
 _MAX_PATH_BYTES = 107 - len("/p2pclient-") - 11 - len(".sock")
+_guards: dict[Path, FolderGuard] = {}
 
 
 def start_time(pid: int) -> float | None:
@@ -59,6 +63,7 @@ def create(preferred: Path | None) -> Path:
         if len(os.fsencode(parent)) + 1 + len(PREFIX) + 8 <= _MAX_PATH_BYTES and os.access(parent, os.W_OK):
             sweep(parent)
             folder = Path(tempfile.mkdtemp(prefix=PREFIX, dir=parent))
+            _guards[folder] = FolderGuard(folder)
             atexit.register(_remove_at_exit, folder, os.getpid())
             _write(folder, {"owner_pid": os.getpid(), "owner_start": start_time(os.getpid())})
             return folder
@@ -91,6 +96,9 @@ def remove_sockets(folder: Path) -> None:
 def remove(folder: Path) -> None:
     """Delete the folder and its sockets; missing is fine."""
     shutil.rmtree(folder, ignore_errors=True)
+    guard = _guards.pop(folder, None)
+    if guard is not None:
+        guard.dismiss()
 
 
 def _remove_at_exit(folder: Path, owner_pid: int) -> None:

@@ -100,7 +100,8 @@ class Swarm:
             await seeds.ask_whether_taken(probe, self.peer_id, results, self.settings)
         num_asked = sum(result.answered for result in results)
         if num_asked:
-            self._emit(SwarmEvent("identity", f"identity free, OK: {num_asked} peers know of no other node with it"))
+            who = "1 peer knows" if num_asked == 1 else f"{num_asked} peers know"
+            self._emit(SwarmEvent("identity", f"identity free, OK: {who} of no other node with it"))
         self._silent = {result.peer for result in results if not result.answered}
         # Our own address answers only if a node with our key runs there; dead is what it should be.
         by_address = {result.address: result for result in results if result.peer != self.peer_id}

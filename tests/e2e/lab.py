@@ -22,17 +22,22 @@ from pathlib import Path
 from typing import Any
 
 from atoll.node.demo import free_port
+from atoll.node.endpoint import ask
 from atoll.protocol.messages import Commit
 
 from . import patches
 
 Event = dict[str, Any]
+PATIENCE = 4
+"""Every limit is so many times what the test asks for: a machine that does ten other things is slow, not wrong."""
 ATOLL = [sys.executable, "-P", "-m", "atoll.node.cli"]
 
 
 def run_atoll(*arguments: str, cwd: Path | None = None, check: bool = True) -> subprocess.CompletedProcess[str]:
     """Run one command to its end."""
-    return subprocess.run([*ATOLL, *arguments], cwd=cwd, check=check, capture_output=True, text=True, timeout=60)
+    return subprocess.run(
+        [*ATOLL, *arguments], cwd=cwd, check=check, capture_output=True, text=True, timeout=60 * PATIENCE
+    )
 
 
 # --- network namespaces -----------------------------------------------------------------------------------------------
@@ -110,11 +115,11 @@ class Node:
         shown = run_atoll("identity", "show", "--folder", str(self.folder), "--json")
         self.peer_id = json.loads(shown.stdout)["peer_id"]
 
-    def start(self, *extra: str, kill_at: str | None = None, patch: str | None = None) -> None:
+    def start(self, *extra: str, kill_at: str | None = None, patch: str | None = None, **variables: str) -> None:
         """Start `atoll join`. ``kill_at`` is a journal point (``name`` or ``name:round``) where it dies by SIGKILL;
-        ``patch`` a function of `patches` that plants a fault into this node.
+        ``patch`` a function of `patches` that plants a fault into this node; ``variables`` are of its environment.
         """
-        environment = {**os.environ, "OMP_NUM_THREADS": "1"}
+        environment = {**os.environ, "OMP_NUM_THREADS": "1", **variables}
         if kill_at is not None:
             environment["ATOLL_KILL_AT"] = kill_at
         program = ATOLL
@@ -158,13 +163,15 @@ class Node:
             return found(self.events) or (self.process is not None and self.process.poll() is not None)
 
         with self._changed:
-            self._changed.wait_for(settled, timeout_s)
+            self._changed.wait_for(settled, timeout_s * PATIENCE)
             if result := found(self.events):
                 return result
         if self.process is not None and self.process.poll() is not None:
             raise NodeDied(f"{self.name} ended with {self.process.returncode} before: {what}\n{self.log_tail()}")
         last = [event for event in self.events if event.get("event") != "state"][-3:]
-        raise AssertionError(f"{self.name}: not within {timeout_s} s: {what}; last: {last}\n{self.log_tail()}")
+        raise AssertionError(
+            f"{self.name}: not within {timeout_s * PATIENCE} s: {what}; last: {last}\n{self.log_tail()}"
+        )
 
     def wait_for_round(self, round_number: int, timeout_s: float) -> Event:
         """The report of the first committed round with at least this number."""
@@ -176,10 +183,23 @@ class Node:
 
     def wait_for_exit(self, timeout_s: float) -> int:
         assert self.process is not None
-        code = self.process.wait(timeout_s)
+        code = self.process.wait(timeout_s * PATIENCE)
         if self._reader is not None:
-            self._reader.join(timeout_s)
+            self._reader.join(timeout_s * PATIENCE)
         return code
+
+    def signal(self, number: signal.Signals) -> None:
+        assert self.process is not None
+        self.process.send_signal(number)
+
+    def ask(self, resource: str) -> Any:
+        """What the running node's API answers to GET, for example ``status``."""
+        return ask(self.folder / "endpoint.json", "GET", f"api/v1/{resource}")
+
+    def points(self) -> list[str]:
+        """Names of the journalled points, oldest first."""
+        with sqlite3.connect(f"file:{self.folder / 'journal.sqlite'}?mode=ro", uri=True) as connection:
+            return [row[0] for row in connection.execute("SELECT point FROM events ORDER BY id")]
 
     def kill(self) -> None:
         """SIGKILL, as a power cut would."""
@@ -193,6 +213,15 @@ class Node:
         if self.process.poll() is None:
             self.process.send_signal(signal.SIGTERM)
         return self.wait_for_exit(30)
+
+
+def eventually(what: str, found: Callable[[], Any], timeout_s: float) -> Any:
+    """Poll what has no event, such as the process table, until it is truthy; returns it."""
+    deadline_s = time.monotonic() + timeout_s * PATIENCE
+    while not (result := found()):
+        assert time.monotonic() < deadline_s, f"not within {timeout_s * PATIENCE} s: {what}"
+        time.sleep(0.05)
+    return result
 
 
 def rounds(events: list[Event]) -> list[Event]:

@@ -38,7 +38,6 @@ KILL_POINTS = {
 }
 
 
-@pytest.mark.timeout(420)
 def test_the_others_go_on_without_a_killed_node_and_it_comes_back(tmp_path: Path) -> None:
     with swarm(tmp_path, 4, num_rounds=0, settings=SETTINGS) as nodes:
         victim, survivors = nodes[3], nodes[:3]

@@ -53,7 +53,6 @@ def lone_node_loss(folder: Path, spec: Path) -> float:
     return [json.loads(line) for line in result.stdout.splitlines()][-1]["validation_loss"]
 
 
-@pytest.mark.timeout(300)
 def test_three_isolated_nodes_commit_ten_rounds_and_beat_a_lone_node(tmp_path: Path) -> None:
     with swarm(tmp_path, 3, num_rounds=NUM_ROUNDS, isolate=can_make_namespaces()) as nodes:
         run_to_the_end(nodes, 200)

@@ -51,7 +51,7 @@ def is_running(pid: int) -> bool:
 
 
 async def wait_for_restart(swarm: Swarm, num_restarts: int = 1) -> None:
-    await until(lambda: swarm.health().num_restarts == num_restarts and swarm.health().alive, 20)
+    await until(lambda: swarm.health().num_restarts == num_restarts and swarm.health().alive)
 
 
 @pytest.mark.parametrize("how", [signal.SIGKILL, signal.SIGSTOP])
@@ -102,7 +102,7 @@ async def test_calls_during_a_restart_wait_for_it(lab: Lab) -> None:
 
 async def test_a_stopped_peer_does_not_count_as_open(lab: Lab) -> None:
     a = await lab.start("a", health_timeout_s=60.0, health_interval_s=60.0)
-    b = await lab.start("b", a, connect_timeout_s=0.5)
+    b = await lab.start("b", a, connect_timeout_s=4.0)
     pid = a.health().p2pd_pid
     assert pid is not None
     os.kill(pid, signal.SIGSTOP)
@@ -113,7 +113,7 @@ async def test_a_stopped_peer_does_not_count_as_open(lab: Lab) -> None:
 
 async def test_a_stalled_stream_ends_within_the_progress_limit(lab: Lab) -> None:
     a = await lab.start("a", progress_timeout_s=60.0)
-    b = await lab.start("b", a, progress_timeout_s=0.3)
+    b = await lab.start("b", a, progress_timeout_s=3.0)
     stall = asyncio.Event()
 
     async def handler(_stream: contract.ByteStream) -> None:
@@ -132,20 +132,27 @@ async def write_all(stream: contract.ByteStream, num_frames: int) -> None:
 
 
 @pytest.mark.parametrize("loop", ["asyncio", "uvloop"])
-async def test_no_p2pd_survives_a_killed_daemon_and_the_next_start_sweeps(lab: Lab, loop: str) -> None:
+async def test_no_p2pd_and_no_folder_survives_a_killed_daemon(lab: Lab, loop: str) -> None:
     process, p2pd_pid = await asyncio.to_thread(start_process, lab, "a", "x", *(["uvloop"] * (loop == "uvloop")))
     process.kill()
     process.communicate()
-    await until(lambda: not is_running(p2pd_pid), 5)
-    assert any(lab.runtime.iterdir())
-    await (await lab.start("b")).stop()
-    assert not any(lab.runtime.iterdir())
+    await until(lambda: not is_running(p2pd_pid) and not any(lab.runtime.iterdir()))
+
+
+async def test_a_start_sweeps_what_is_left_where_no_guard_could_run(lab: Lab) -> None:
+    owner = await asyncio.create_subprocess_exec(sys.executable, "-c", "")
+    await owner.wait()
+    left = lab.runtime / "atoll-left"
+    left.mkdir(parents=True)
+    (left / "owner.json").write_text(json.dumps({"owner_pid": owner.pid, "owner_start": 1}))
+    await lab.start("a")
+    assert not left.exists()
 
 
 async def test_sigterm_ends_everything_without_a_word(lab: Lab) -> None:
     process, p2pd_pid = await asyncio.to_thread(start_process, lab, "a")
     process.terminate()
-    _, errors = await asyncio.to_thread(process.communicate, timeout=10)
+    _, errors = await asyncio.to_thread(process.communicate, timeout=60)
     assert (process.returncode, errors) == (0, "")
     assert not is_running(p2pd_pid)
     assert not any(lab.runtime.iterdir())
@@ -154,9 +161,9 @@ async def test_sigterm_ends_everything_without_a_word(lab: Lab) -> None:
 async def test_leaving_without_stop_leaves_no_process_and_no_traceback(lab: Lab) -> None:
     process, p2pd_pid = await asyncio.to_thread(start_process, lab, "a", "do not stop")
     process.terminate()
-    _, errors = await asyncio.to_thread(process.communicate, timeout=10)
+    _, errors = await asyncio.to_thread(process.communicate, timeout=60)
     assert "Traceback" not in errors
-    await until(lambda: not is_running(p2pd_pid), 5)
+    await until(lambda: not is_running(p2pd_pid))
 
 
 async def test_stopping_after_p2pd_died_is_clean(lab: Lab, caplog: pytest.LogCaptureFixture) -> None:

@@ -19,7 +19,7 @@ from atoll.protocol.swarm import Swarm
 from .swarm_lab import Lab
 
 GRID = ChunkGrid(700_001, 65_536, codec("int8"))
-SETTINGS = ExchangeSettings(contact_timeout_s=3.0, keepalive_interval_s=0.3)
+SETTINGS = ExchangeSettings(contact_timeout_s=8.0, keepalive_interval_s=0.3)
 
 
 class Node:

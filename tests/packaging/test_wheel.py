@@ -12,7 +12,7 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = [pytest.mark.xdist_group("packaging"), pytest.mark.timeout(300)]
+pytestmark = pytest.mark.xdist_group("packaging")
 
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("node", "protocol", "training", "kernels")

@@ -53,7 +53,7 @@ const bannerWords = silentMs => {
 };
 
 const staleWords = kind => {
-  if (kind === 'stopped') return 'This node is stopped.';
+  if (kind === 'stopped') return ['stopped', 'failed'].includes(view.status.state) ? view.status.sentence : 'This node is stopped.';
   if (kind !== 'silent') return '';
   if (problem) return problem.reason;
   const since = heardDate ? `stopped answering at ${clock(heardDate)}` : 'does not answer';

@@ -2,9 +2,11 @@
 //
 // The only module that draws curves; a chart library would take the place of `lineChart` and nothing else.
 
-import { drawing, h, path, s, text } from './dom.js';
+import { drawing, path, rect, s, text } from './dom.js';
 
 const HEIGHT = 250, NARROW_HEIGHT = 200;
+const BEGINNING = .05;
+const MAX_MARKS = 20; // of a run; of more points every second, third, … is marked, the last one always
 
 /** Round tick positions that cover [low, high] with about `wanted` steps. */
 export const ticks = (low, high, wanted) => {
@@ -27,6 +29,12 @@ const runsOf = points => {
   return runs.filter(run => run.length);
 };
 
+/** What only the first twentieth of the curve reaches may leave the chart at its top: the rest is what there is to see. */
+const topOf = (all, x0, x1) => {
+  const later = all.filter(point => point.y !== null && point.x >= x0 + (x1 - x0) * BEGINNING);
+  return later.length ? range(later.map(point => point.y))[1] : Infinity;
+};
+
 const lineOf = (run, X, Y) => run.map((point, index) => `${index ? 'L' : 'M'}${X(point.x).toFixed(1)} ${Y(point.y).toFixed(1)}`).join('');
 
 const drawSeries = (series, X, Y, floor) => {
@@ -34,7 +42,8 @@ const drawSeries = (series, X, Y, floor) => {
   for (const run of runsOf(series.points)) {
     if (run.length === 1 && !series.marks) parts.push(s('circle', { cx: X(run[0].x), cy: Y(run[0].y), r: 2.5, class: `fill-none ${series.line}`, 'stroke-width': 2 }));
     else if (run.length > 1) parts.push(path(lineOf(run, X, Y), `fill-none ${series.line}`, series.width, { 'stroke-linejoin': 'round', 'stroke-opacity': series.opacity }));
-    if (series.marks) parts.push(...run.map(point => path(`M${X(point.x)} ${Y(point.y) - 4}l4 4-4 4-4-4z`, 'fill-bg line-sea', 1.6)));
+    const every = Math.ceil(run.length / MAX_MARKS), isMarked = index => (run.length - 1 - index) % every === 0;
+    if (series.marks) parts.push(...run.filter((_, index) => isMarked(index)).map(point => path(`M${X(point.x)} ${Y(point.y) - 4}l4 4-4 4-4-4z`, 'fill-bg line-sea', 1.6)));
   }
   const lost = series.points.filter(point => point.y === null);
   parts.push(...lost.map(point => path(`M${X(point.x) - 3} ${floor - 3}l6 6m0-6l-6 6`, 'fill-none line-coral', 1.6, { 'data-lost': 'true' })));
@@ -61,6 +70,7 @@ export const lineChart = (width, { series, formatX, reading, label }) => {
   if (x0 === x1) { x0 -= .5; x1 += .5; }
   const values = all.filter(point => point.y !== null).map(point => point.y);
   let [low, high] = values.length ? range(values) : [0, 1];
+  high = Math.min(high, topOf(all, x0, x1));
   const slack = (high - low) * .06 || .05;
   [low, high] = [low - slack, high + slack];
   const X = x => margin.left + (x - x0) / (x1 - x0) * (width - margin.left - margin.right);
@@ -70,7 +80,9 @@ export const lineChart = (width, { series, formatX, reading, label }) => {
     text(margin.left - 8, Y(y) + 4, y.toFixed(Math.max(1, Math.ceil(-Math.log10(stepOf(rows))))), 'dim fine', 'end')]);
   const axis = columns.map(x => text(X(x), height - 4, formatX(x, stepOf(columns)), 'dim fine', 'middle'));
   const cursor = s('g', {});
-  const svg = drawing(width, height, label, ...grid, ...axis, ...series.flatMap(each => drawSeries(each, X, Y, floor)),
+  const plot = s('clipPath', { id: 'plot' }, rect(0, margin.top, width, floor - margin.top));
+  const curves = s('g', { 'clip-path': 'url(#plot)' }, ...series.flatMap(each => drawSeries(each, X, Y, floor)));
+  const svg = drawing(width, height, label, plot, ...grid, ...axis, curves,
     ...endLabels(shown, X, Y, width - margin.right + 8, margin.top, floor), cursor);
   addReading(svg, cursor, { shown, X, Y, x0, x1, width, margin, floor, reading });
   return svg;
@@ -86,7 +98,7 @@ const addReading = (svg, cursor, { shown, X, x0, x1, Y, width, margin, floor, re
     const words = [reading(at), ...found.map(({ series, point }) => `${series.name} ${point.y.toFixed(3)}`)].join(' · ');
     const isRight = X(at) > width / 2;
     cursor.replaceChildren(path(`M${X(at)} ${margin.top}V${floor}`, 'line-edge', 1),
-      ...found.map(({ point }) => s('circle', { cx: X(point.x), cy: Y(point.y), r: 3.5, class: 'fill-ink' })),
+      ...found.filter(({ point }) => Y(point.y) >= margin.top).map(({ point }) => s('circle', { cx: X(point.x), cy: Y(point.y), r: 3.5, class: 'fill-ink' })),
       text(X(at) + (isRight ? -8 : 8), margin.top + 10, words, 'ink halo', isRight ? 'end' : 'start'));
   };
   const hide = () => { at = null; cursor.replaceChildren(); };

@@ -14,20 +14,20 @@ const age = at => at ? Math.max(0, (nodeNow() - Date.parse(at)) / 1000) : null;
 export const showContribution = view => {
   const given = view.contribution, known = given.num_counted + given.num_skipped + given.num_rejected;
   const share = given.last_share;
-  say($('contribution-sum'), known ? `${f.integer(known)} rounds since you joined${given.joined_round ? ` at round ${given.joined_round}` : ''}` : 'nothing counted yet');
+  say($('contribution-sum'), known ? `${f.integer(known)} round${known === 1 ? '' : 's'} since you joined${given.joined_round ? ` at round ${given.joined_round}` : ''}` : 'nothing counted yet');
   $('contribution-figures').replaceChildren(
     figure('Rounds counted', f.integer(given.num_counted), '', known ? `${f.percent(given.num_counted / known)} of the rounds since you joined` : ''),
     figure('Skipped', f.integer(given.num_skipped), '', given.num_skipped ? 'work of a skipped round counts in the next' : ''),
     figure('Rejected', f.integer(given.num_rejected), '', given.last_rejection ?? ''),
     figure('Tokens', ...f.countParts(given.tokens), `${f.count(given.tokens_this_round)} in this round`),
     figure('Share of the last mean', share === null ? f.UNKNOWN : (100 * share).toFixed(1), share === null ? '' : '%', ''),
-    figure('Last receipt', given.last_receipt_round === null ? f.UNKNOWN : String(given.last_receipt_round), '', given.last_receipt_round === null ? '' : 'round that has your update'),
+    ...(given.last_receipt_round === null ? [] : [figure('Last receipt', String(given.last_receipt_round), '', 'round that has your update')]),
   );
 };
 
 export const showTraining = view => {
   const now = view.training, [speed, unit] = f.countParts(now.tokens_per_s);
-  say($('training-sum'), view.node.device ? `on ${view.node.device}` : '');
+  say($('training-sum'), view.node.device ? `on ${view.node.device === 'cpu' ? 'the CPU' : view.node.device}` : '');
   $('training-figures').replaceChildren(
     figure('Speed', speed, `${unit ? `${unit} ` : ''}tokens/s`, ''),
     figure('Inner step', f.integer(now.step), now.num_steps === null ? '' : `of ${f.integer(now.num_steps)}`, 'in this round'),
@@ -71,7 +71,7 @@ const drawBars = (view, width) => {
   const factor = sent > 0 ? `, ${(full / sent).toFixed(2)} × less` : '', top = Math.max(full, sent, 1);
   return drawing(width, 76, `Sent ${f.bytes(sent)}, at 32 bits it would be ${f.bytes(full)}`,
     text(0, 12, 'at 32 bits'), text(width, 12, f.bytes(full), 'ink', 'end'), rect(0, 19, width, 10, 'fill-well', 3), rect(0, 19, width * full / top, 10, 'fill-edge', 3),
-    text(0, 52, 'sent', 'ink strong'), text(width, 52, `${f.bytes(sent)}${factor}`, 'ink strong', 'end'),
+    text(0, 52, 'sent, all messages', 'ink strong'), text(width, 52, `${f.bytes(sent)}${factor}`, 'ink strong', 'end'),
     rect(0, 59, width, 10, 'fill-well', 3), rect(0, 59, width * sent / top, 10, 'fill-sea', 3));
 };
 

@@ -38,6 +38,18 @@ def test_with_crash_faults_exactly_one_half_of_an_even_roster_is_a_quorum(size):
         assert quorum.reached(half) == (quorum.tie_breaker in half)
 
 
+@pytest.mark.parametrize("configured", [None, 0, 1])
+@pytest.mark.parametrize("size", range(1, 9))
+def test_the_fewest_with_one_member_are_a_quorum_that_nobody_in_it_can_be_left_out_of(size, configured):
+    quorum = quorum_of(size, configured)
+    for me in quorum.roster:
+        fewest = quorum.fewest_with(me)
+        groups = [{me, *others} for others in itertools.combinations(set(quorum.roster) - {me}, fewest - 1)]
+        assert any(quorum.reached(group) for group in groups)
+        smaller = itertools.combinations(set(quorum.roster) - {me}, max(fewest - 2, 0))
+        assert fewest == 1 or not any(quorum.reached({me, *others}) for others in smaller)
+
+
 def test_strangers_and_repetition_do_not_count():
     quorum = quorum_of(3, 0)
     assert not quorum.reached([NAMES[0], NAMES[0], "stranger"])

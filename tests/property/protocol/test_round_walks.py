@@ -6,7 +6,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from atoll.protocol.soup import Soup, soup_genesis
+from atoll.protocol.simulator import Soup, soup_genesis
 
 STEPS = st.lists(
     st.one_of(

@@ -117,7 +117,9 @@ async def test_a_missing_state_keeps_the_chain_to_catch_up_by(disk: Disk):
     assert len(again.commits(1, 10)) == 2
 
 
-@pytest.mark.parametrize("state", [{}, {"round": "x"}, {"round": 2, "state_hash": "00"}, {"round": -1}, {"round": 10**9}])
+@pytest.mark.parametrize(
+    "state", [{}, {"round": "x"}, {"round": 2, "state_hash": "00"}, {"round": -1}, {"round": 10**9}]
+)
 async def test_a_manifest_that_says_something_else_is_passed_over(disk: Disk, state: dict[str, object]):
     replica = disk.open()
     await disk.rounds(replica, 2)
@@ -135,7 +137,16 @@ OTHER = Identity.from_seed(b"o" * 32).peer_id
 
 @pytest.mark.parametrize(
     "content",
-    [b"", b"\xff\xfe", b"[]", b"null", b"{" * 100_000, b"[" * 100_000, b'{"a": 5}', b'{"not a peer": ["/ip4/1.2.3.4"]}'],
+    [
+        b"",
+        b"\xff\xfe",
+        b"[]",
+        b"null",
+        b"{" * 100_000,
+        b"[" * 100_000,
+        b'{"a": 5}',
+        b'{"not a peer": ["/ip4/1.2.3.4"]}',
+    ],
 )
 def test_a_damaged_file_of_known_peers_counts_as_empty(tmp_path: Path, content: bytes):
     (tmp_path / "peers.json").write_bytes(content)
@@ -144,7 +155,15 @@ def test_a_damaged_file_of_known_peers_counts_as_empty(tmp_path: Path, content: 
 
 def test_only_addresses_are_remembered_of_what_peers_say_of_themselves(tmp_path: Path):
     known = KnownPeers(tmp_path / "peers.json")
-    hostile = ("--help", "", "/ip4/999.1.1.1/tcp/1", "/unix/etc/passwd", "/ip4/1.2.3.4/tcp/5\n", "/ip6/fe80::1%25/tcp/1", "http://169.254.169.254/")
+    hostile = (
+        "--help",
+        "",
+        "/ip4/999.1.1.1/tcp/1",
+        "/unix/etc/passwd",
+        "/ip4/1.2.3.4/tcp/5\n",
+        "/ip6/fe80::1%25/tcp/1",
+        "http://169.254.169.254/",
+    )
     known.remember({OTHER: (*hostile, f"/ip4/10.0.0.2/tcp/1/p2p/{PEER}")})
     assert known.addresses == {}
     known.remember({OTHER: ("/ip4/10.0.0.1/tcp/4001", *hostile)})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import math
+import os
 import sqlite3
 import subprocess
 import sys
@@ -12,14 +13,14 @@ from pathlib import Path
 import pytest
 
 from atoll.node.errors import UserError
+from atoll.node.injected_faults import KillPoint, nan_round
 from atoll.node.journal import Journal, JournalLimits
-from atoll.node.kill_points import KillPoint
 
 WRITES_UNTIL_KILLED = """
 import sys
 from pathlib import Path
 from atoll.node.journal import Journal
-from atoll.node.kill_points import KillPoint
+from atoll.node.injected_faults import KillPoint
 journal = Journal(Path(sys.argv[1]), kill_point=KillPoint.from_environment())
 for number in range(1, 100):
     journal.round(number, "committed", plan={"round": number})
@@ -96,7 +97,7 @@ def test_several_threads_write_at_once(path: Path) -> None:
 
 def test_a_kill_at_a_named_point_leaves_the_proof_that_it_was_reached(path: Path) -> None:
     command = [sys.executable, "-P", "-c", WRITES_UNTIL_KILLED, str(path)]
-    finished = subprocess.run(command, env={**__import__("os").environ, "ATOLL_KILL_AT": "round.voted:3"}, timeout=30)
+    finished = subprocess.run(command, env={**os.environ, "ATOLL_KILL_AT": "round.voted:3"}, timeout=30)
     assert finished.returncode == -9
     journal = Journal(path)
     assert [event["round"] for event in journal.events()] == [1, 2, 3]
@@ -139,3 +140,8 @@ def test_a_folder_without_write_access_is_an_error_in_one_line(tmp_path: Path) -
     blocked.write_text("")
     with pytest.raises(UserError, match=r"journal cannot be opened .*; .*--folder"):
         Journal(blocked / "journal.sqlite")
+
+
+def test_the_round_of_an_injected_nan_comes_from_the_environment() -> None:
+    assert nan_round({}) == 0
+    assert nan_round({"ATOLL_NAN_AT": "3"}) == 3

@@ -77,6 +77,7 @@ async def test_a_killed_trainer_is_started_again_and_its_death_explained(tmp_pat
     async with supervised(tmp_path) as trainer:
         hello = await trainer.next(Hello)
         assert isinstance(hello, Hello)
+        assert os.getsid(hello.pid) == hello.pid  # launched: it dies with us, and Ctrl-C does not reach it
         os.kill(hello.pid, signal.SIGKILL)
         again = await trainer.next(Hello)
         assert isinstance(again, Hello)

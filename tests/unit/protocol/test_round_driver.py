@@ -18,7 +18,7 @@ from atoll.protocol.leader import permutation
 from atoll.protocol.memory import MemoryNetwork, StallStream, Unreachable
 from atoll.protocol.messages import Commit
 from atoll.protocol.outcomes import Aborted, Committed, RoundEvent
-from atoll.protocol.rounds import NodeFacts, RoundDriver
+from atoll.protocol.round_driver import NodeFacts, RoundDriver
 from atoll.protocol.spec import Genesis, MembershipConfig, TimingConfig
 from atoll.protocol.transport import Buffer
 from atoll.protocol.wakeup import Signal
@@ -140,7 +140,7 @@ class Swarm:
         return node
 
     async def until(self, condition: Callable[[], bool]) -> None:
-        async with asyncio.timeout(20):
+        async with asyncio.timeout(120):
             while not condition():
                 await self.changed.wait()
 

@@ -8,7 +8,7 @@ import pytest
 
 from atoll.protocol.messages import Commit, PlanMessage, Prepare, Promise, Proposal, Ready, SpanDone, Vote
 from atoll.protocol.round_machine import Action, Persist, Send, StartExchange
-from atoll.protocol.soup import Node, Soup, soup_genesis
+from atoll.protocol.simulator import Node, Soup, soup_genesis
 
 MOMENTS = {
     "announcing": Ready,

@@ -43,7 +43,7 @@ from atoll.protocol.round_machine import (
     advance,
     begin,
 )
-from atoll.protocol.soup import digest, soup_genesis
+from atoll.protocol.simulator import digest, soup_genesis
 from atoll.protocol.spans import assign_spans
 from atoll.protocol.transport import RemoteProtocolError
 

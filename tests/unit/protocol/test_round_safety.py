@@ -7,7 +7,7 @@ import pytest
 from atoll.protocol.identity import PeerId
 from atoll.protocol.messages import Commit, Heartbeat
 from atoll.protocol.round_machine import Phase, Rules
-from atoll.protocol.soup import Soup, Violation, soup_genesis
+from atoll.protocol.simulator import Soup, Violation, soup_genesis
 
 
 class Half:

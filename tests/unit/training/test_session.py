@@ -36,10 +36,10 @@ class Script:
         self.pending = deque([start or Start(round=1, generation=1, lease=lease or Lease(0, 16))])
         self.contributions, self.reports, self.samples_at = [], [], []
 
-    def load_anchor(self, round):  # noqa: A002
+    def load_anchor(self, round, out):  # noqa: A002
         if self.anchors[round] is None:
             raise NotSealed("replaced")
-        return self.anchors[round]
+        out[:] = self.anchors[round]
 
     def reduce(self, contribution):
         if not np.isfinite(contribution.delta).all():

@@ -3,11 +3,12 @@ from __future__ import annotations
 import os
 import resource
 import tempfile
+from contextlib import suppress
 
 import numpy as np
 import pytest
 
-from atoll.training.shared_buffers import NotSealed, Seal, SharedBuffers
+from atoll.training.shared_buffers import NotSealed, SharedBuffers
 
 
 @pytest.fixture
@@ -66,9 +67,66 @@ def test_a_writer_that_dies_half_way_has_contributed_nothing(buffers):
 def test_a_contribution_of_an_older_generation_is_refused(buffers):
     write_contribution(buffers)
     buffers.seal_contribution(round=2, generation=5)
-    assert buffers.seal_of("contribution") == Seal(2, 5)
+    seal = buffers.seal_of("contribution")
+    assert (seal.round, seal.generation) == (2, 5)
     with pytest.raises(NotSealed, match="generation 5, not of 2, 6"):
         buffers.contribution(2, 6)
+
+
+class Interrupted:
+    """A target of a copy during which something else happens."""
+
+    def __init__(self, during):
+        self.during = during
+
+    def __setitem__(self, where, values):
+        self.during()
+
+
+def sealed_again(buffers, round_):
+    def replace():
+        buffers.open_anchor().fill(round_)
+        buffers.seal_anchor(round_)
+
+    return replace
+
+
+def test_a_copy_of_the_anchor_is_the_anchor(buffers):
+    sealed_again(buffers, 4)()
+    copy = np.zeros(1000, np.float32)
+    buffers.copy_anchor(4, copy)
+    assert np.all(copy == 4)
+
+
+@pytest.mark.parametrize("what", ["opened", "replaced by the next round", "written again for the same round"])
+def test_a_copy_is_refused_if_meanwhile_the_anchor_was(buffers, what):
+    sealed_again(buffers, 4)()
+    during = {
+        "opened": buffers.open_anchor,
+        "replaced by the next round": sealed_again(buffers, 5),
+        "written again for the same round": sealed_again(buffers, 4),
+    }[what]
+    with pytest.raises(NotSealed, match="replaced while it was copied"):
+        buffers.copy_anchor(4, Interrupted(during))
+
+
+def test_no_reader_ever_gets_a_mixture_of_two_rounds(buffers):
+    """One process seals round after round while this one copies whichever it finds."""
+    last = 3_000
+    sealed_again(buffers, 1)()
+    if (child := os.fork()) == 0:
+        writer = SharedBuffers.attach(buffers.fd)
+        for round_ in range(2, last + 1):
+            sealed_again(writer, round_)()
+        os._exit(0)
+    copy, newest = np.zeros(1000, np.float32), 0
+    while newest < last:
+        with suppress(NotSealed):
+            round_ = getattr(buffers.seal_of("anchor"), "round", newest)
+            buffers.copy_anchor(round_, copy)
+            assert set(copy) == {round_}
+            newest = round_
+    os.waitpid(child, 0)
 
 
 def test_readers_cannot_write(buffers):

@@ -8,7 +8,6 @@ import signal
 import socket
 import subprocess
 import sys
-import textwrap
 from contextlib import asynccontextmanager, suppress
 
 import numpy as np
@@ -152,13 +151,10 @@ async def test_after_an_abort_the_next_contribution_has_the_new_generation(confi
             daemon.buffers.contribution(1, 1)
 
 
-async def test_a_nan_is_withheld_and_the_buffer_stays_open_until_a_finite_one_follows(
-    config, spec, tmp_path, monkeypatch
-):
+async def test_a_nan_is_withheld_and_the_buffer_stays_open_until_a_finite_one_follows(config, spec, tmp_path):
     """QNT-09"""
-    monkeypatch.setenv("ATOLL_NAN_AT", "1")
     daemon = MiniDaemon(config)
-    async with trainer_thread(daemon, spec, tmp_path):
+    async with trainer_thread(daemon, spec.model_copy(update={"nan_round": 1}), tmp_path):
         await daemon.start()
         assert "nan" in (await daemon.until(Withheld)).reason.lower()
         ready = await daemon.until(Ready)
@@ -209,36 +205,6 @@ def started(arguments, fds):
     return subprocess.Popen(arguments, pass_fds=fds)
 
 
-DAEMON_THAT_HANGS = """
-import signal, subprocess, sys
-fds = [int(fd) for fd in sys.argv[1].split(",")]
-subprocess.Popen(sys.argv[2:], pass_fds=fds)
-signal.pause()
-"""
-
-
-@pytest.mark.skipif(sys.platform != "linux", reason="the kernel's parent-death signal")
-async def test_the_process_dies_with_a_killed_daemon_even_if_the_channel_stays_open(config, spec, tmp_path):
-    """The other end of the channel is in this test's process, so only the parent's death can end the trainer."""
-    daemon = MiniDaemon(config)
-    ours, theirs = socket.socketpair()
-    daemon.channel = await DaemonChannel.open(ours)
-    alive, held = os.pipe()  # the trainer holds the writing end: end of file is its death
-    fds = (theirs.fileno(), daemon.buffers.fd, held)
-    inner = command(spec, tmp_path, *fds[:2])
-    outer = [sys.executable, "-c", textwrap.dedent(DAEMON_THAT_HANGS), ",".join(map(str, fds)), *inner]
-    parent = started(outer, fds)
-    theirs.close()
-    os.close(held)
-    hello = await daemon.until(Hello)
-    parent.kill()
-    parent.wait()
-    assert await asyncio.to_thread(os.read, alive, 1) == b""
-    assert hello.pid != parent.pid
-    os.close(alive)
-    daemon.channel.close()
-
-
 async def test_a_trainer_that_cannot_start_says_why(config, spec, tmp_path, monkeypatch):
     broken = config.model_copy(update={"data": config.data.model_copy(update={"source": "file:/no/such"})})
     daemon = MiniDaemon(config)
@@ -247,7 +213,6 @@ async def test_a_trainer_that_cannot_start_says_why(config, spec, tmp_path, monk
     options = command(
         spec.model_copy(update={"training": broken}), tmp_path, theirs.detach(), os.dup(daemon.buffers.fd)
     )
-    monkeypatch.setattr(module, "die_with_parent", lambda: None)
     monkeypatch.setattr(signal, "signal", lambda *_: None)
     with pytest.raises(DataError):
         module.main(options[4:])

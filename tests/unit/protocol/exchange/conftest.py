@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 
 import numpy as np
@@ -24,6 +25,8 @@ from atoll.protocol.memory import MemoryNetwork
 from atoll.protocol.messages import Member, Plan, Record, Span
 from atoll.protocol.results import ResultStore
 
+PATIENT_S = 5.0
+"""A test with such a time limit has no fault that time must reveal: then no other limit is short either."""
 QUICK = ExchangeSettings(contact_timeout_s=0.15, keepalive_interval_s=0.05, frame_bytes=1000)
 PEERS = [Identity.from_seed(bytes([number]) * 32).peer_id for number in range(1, 9)]
 
@@ -50,6 +53,8 @@ class Lab:
         self.network = MemoryNetwork(progress_timeout_s=progress_timeout_s, window_bytes=4000)
         self.peers = PEERS[:num_peers]
         self.tokens = list(tokens or [100 + 37 * i for i in range(num_peers)])
+        if settings is QUICK and progress_timeout_s >= PATIENT_S:
+            settings = replace(QUICK, contact_timeout_s=progress_timeout_s)
         self.settings = settings
         self.executor = executor
         self.values = [self._values(i) for i in range(num_peers)]

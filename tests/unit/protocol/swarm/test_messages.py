@@ -48,7 +48,7 @@ class Wire:
             self.arrived.notify_all()
 
     async def wait_for(self, *messages: bytes) -> None:
-        async with asyncio.timeout(5), self.arrived:
+        async with asyncio.timeout(60), self.arrived:
             await self.arrived.wait_for(lambda: self.got == list(messages))
 
     def cut(self) -> None:

@@ -1,8 +1,10 @@
-"""Kills this process at a named journal point when the environment asks for it (tests of crashes).
+"""Faults that tests ask for through the environment of a node: all of them are here, and nowhere else is it read.
 
-``ATOLL_KILL_AT="round.voted:4"`` kills at that point of round 4, ``"round.voted:+4"`` the fourth time that this
-process reaches it, ``"round.voted"`` the first time. The kill is SIGKILL to this very process, after the point's event
-has been committed to the journal, which proves that the point was reached.
+``ATOLL_KILL_AT="round.voted:4"`` kills the daemon at that journal point of round 4, ``"round.voted:+4"`` the fourth
+time that this process reaches it, ``"round.voted"`` the first time. The kill is SIGKILL to this very process, after the
+point's event has been committed to the journal, which proves that the point was reached.
+
+``ATOLL_NAN_AT="3"`` puts a NaN into the trainer's first contribution to round 3 (`TrainerSpec.nan_round`).
 """
 
 from __future__ import annotations
@@ -12,7 +14,8 @@ import signal
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
-VARIABLE = "ATOLL_KILL_AT"
+KILL_VARIABLE = "ATOLL_KILL_AT"
+NAN_VARIABLE = "ATOLL_NAN_AT"
 
 
 @dataclass
@@ -27,7 +30,7 @@ class KillPoint:
     @classmethod
     def from_environment(cls, environ: Mapping[str, str] | None = None) -> KillPoint | None:
         """The kill asked for, or None. Raises ValueError on a round or occurrence that is no number."""
-        text = (os.environ if environ is None else environ).get(VARIABLE, "")
+        text = (os.environ if environ is None else environ).get(KILL_VARIABLE, "")
         if not text:
             return None
         point, _, number = text.partition(":")
@@ -46,3 +49,8 @@ class KillPoint:
 def kill_here() -> None:
     """End this process as a power cut would."""
     os.kill(os.getpid(), signal.SIGKILL)
+
+
+def nan_round(environ: Mapping[str, str] | None = None) -> int:
+    """Round whose first contribution gets a NaN; 0: none does. Raises ValueError if the variable is no number."""
+    return int((os.environ if environ is None else environ).get(NAN_VARIABLE, "") or 0)

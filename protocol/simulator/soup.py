@@ -1,14 +1,7 @@
-"""Round machines in an in-memory soup of messages: loss, duplication, reordering, crashes, restarts, a virtual clock.
-
-The same `round_machine` that the daemon drives, with everything around it replaced by a priority queue: signatures are
-strings, a span's bytes are a digest, a disk is what a crash leaves. Tests and the simulator run rounds in it, seeded
-and exactly replayable, and it checks S1 and S2 while it runs (`Violation`). Faults of the protocol itself are injected
-by `Soup` arguments (`amnesia`, `rules_type`), never in a copy.
-"""
+"""The soup: a priority queue of everything that will happen, and what a node's machine asks for carried out in it."""
 
 from __future__ import annotations
 
-import hashlib
 import heapq
 import itertools
 import random
@@ -16,8 +9,8 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from .identity import Identity, PeerId
-from .messages import (
+from ..identity import PeerId
+from ..messages import (
     Commit,
     CommitRequest,
     Heartbeat,
@@ -30,7 +23,7 @@ from .messages import (
     Vote,
     round_of,
 )
-from .round_machine import (
+from ..round_machine import (
     Acceptor,
     Action,
     CancelExchange,
@@ -45,7 +38,6 @@ from .round_machine import (
     Phase,
     Received,
     ResultsHeld,
-    RoundState,
     Rules,
     Send,
     SpanLost,
@@ -55,47 +47,12 @@ from .round_machine import (
     advance,
     begin,
 )
-from .spec import Genesis, MembershipConfig, TimingConfig
-from .transport import RemoteProtocolError
+from ..spec import Genesis
+from ..transport import RemoteProtocolError
+from .nodes import Node, Violation, digest
 
 MAX_WAITS = 20
 """How often an owner looks again for contributions before it goes on without them."""
-
-
-class Violation(AssertionError):
-    """A safety property does not hold."""
-
-
-@dataclass
-class Disk:
-    """What survives a crash."""
-
-    acceptors: dict[int, Acceptor] = field(default_factory=dict[int, Acceptor])
-    held: dict[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
-    commits: list[Commit] = field(default_factory=list[Commit])
-
-
-@dataclass
-class Node:
-    """One member: its disk, and its round machine while it runs."""
-
-    peer: PeerId
-    disk: Disk = field(default_factory=Disk)
-    state: RoundState | None = None
-    arrived: dict[tuple[str, int], SpanResult] = field(default_factory=dict[tuple[str, int], SpanResult])
-    given_up: list[str] = field(default_factory=list[str])
-    """Reasons of the contributions that were withdrawn."""
-    reachable: bool = True
-    phase: str = "training"
-
-    @property
-    def is_up(self) -> bool:
-        return self.state is not None
-
-    @property
-    def round(self) -> int:
-        """The round it works on."""
-        return len(self.disk.commits) + 1
 
 
 Work: TypeAlias = Callable[[], None]
@@ -108,34 +65,6 @@ class Pending:
     due_s: float
     number: int
     work: Work = field(compare=False)
-
-
-def soup_genesis(num_peers: int, **membership: int) -> Genesis:
-    """A genesis with short times for ``num_peers`` members; further ones may join."""
-    people = [Identity.from_seed(bytes([number + 1]) * 32).peer_id for number in range(num_peers + 4)]
-    return Genesis(
-        name="soup",
-        protocol_version=1,
-        initial_state="00" * 32,
-        operators=(people[0],),
-        model={},
-        timing=TimingConfig(
-            heartbeat_interval_s=1,
-            heartbeat_timeout_s=5,
-            drop_after_s=60,
-            ready_grace_s=10,
-            progress_timeout_s=4,
-            attempt_timeout_s=20,
-            quorum_timeout_s=200,
-        ),
-        membership=MembershipConfig.model_validate(
-            {"roster": tuple(people[:num_peers]), "allowed": tuple(people[num_peers:]), **membership}
-        ),
-    )
-
-
-def digest(*parts: object) -> str:
-    return hashlib.sha256(repr(parts).encode()).hexdigest()
 
 
 class Soup:

@@ -1,0 +1,188 @@
+"""The picture of the swarm that depends on time and on others: renewed once a second and at every change of phase.
+
+Reads the live parts, and writes the snapshot and the node's sentence. Decides nothing.
+"""
+
+from __future__ import annotations
+
+import time
+from dataclasses import dataclass, field
+from typing import TYPE_CHECKING
+
+from ..protocol.identity import PeerId
+from ..protocol.messages import Commit
+from ..protocol.quorum import quorum_of
+from ..protocol.round_machine import Phase
+from .figures import short_id
+from .replica import Replica
+from .round_clock import RoundClock
+from .run_spec import RunSpec
+from .situation import Facts, situation
+from .snapshot import NetworkInfo, NodeInfo, PhaseName, RoundInfo
+from .status import utc
+from .tally import Tally
+from .telemetry import Telemetry
+from .view import Clocks, OwnPeer, agreement, names_of, peer_infos, shares
+
+if TYPE_CHECKING:
+    from ..protocol.round_driver import RoundDriver
+    from ..protocol.swarm import Swarm
+    from .trainer_rounds import TrainerRounds
+
+_STRAGGLER_AFTER_S = 3.0
+
+
+@dataclass(frozen=True)
+class Parts:
+    """The live parts of a node, which exist once the network is up."""
+
+    driver: RoundDriver
+    swarm: Swarm
+    rounds: TrainerRounds
+
+
+@dataclass
+class OwnFacts:
+    """What only this node knows of itself, as `Reporter` has heard it last."""
+
+    clock: RoundClock = field(default_factory=RoundClock)
+    tally: Tally = field(default_factory=Tally)
+    device: str = "this machine"
+    ready_since_s: float | None = None
+    """Monotonic time at which our contribution was ready, while we wait for others."""
+    sync_percent: int | None = None
+    """How far a download of the state is; None: none is going on."""
+    num_donors: int = 0
+
+
+class Overview:
+    """`look` renews the snapshot."""
+
+    def __init__(
+        self, telemetry: Telemetry, spec: RunSpec, me: NodeInfo, replica: Replica, own: OwnFacts, parts: Parts
+    ) -> None:
+        self._telemetry, self._board, self._spec = telemetry, telemetry.board, spec
+        self._me, self._name, self._version = PeerId(me.peer_id or ""), me.name, me.version
+        self._replica, self._own = replica, own
+        self._driver, self._swarm, self._rounds = parts.driver, parts.swarm, parts.rounds
+        self._attached_s = time.monotonic()
+
+    def look(self) -> None:
+        """Say what is going on now, and show who is there."""
+        clocks = Clocks(time.monotonic(), time.time())
+        now = situation(self._facts(clocks.monotonic_s))
+        self._telemetry.state(now.state, now.reason, ends_in_s=now.ends_in_s, **now.values)
+        commit, me, peers = self._replica.head, self._self(), self._driver.peers
+        timeout_s = self._spec.genesis.timing.heartbeat_timeout_s
+        num_rounds = self._own.tally.num_rounds
+        self._board.update(
+            peers=peer_infos(me, peers, self._driver.roster, commit, num_rounds, clocks, timeout_s),
+            agreement=agreement(self._replica.head_round, self._replica.state_hash, peers),
+            round=self._round_info(commit, clocks),
+            network=self._network_info(),
+        )
+        self._show_contribution(me, commit)
+
+    def names(self) -> dict[PeerId, str]:
+        """Peer id -> name, for sentences."""
+        return names_of(self._self(), self._driver.peers)
+
+    def _show_contribution(self, me: OwnPeer, commit: Commit | None) -> None:
+        tally = self._own.tally
+        self._board.patch(
+            "contribution",
+            joined_round=tally.joined_round,
+            num_counted=tally.num_counted,
+            num_skipped=tally.num_skipped,
+            tokens=tally.tokens,
+            tokens_this_round=me.tokens,
+            last_share=shares(commit).get(self._me),
+        )
+
+    def _facts(self, now_s: float) -> Facts:
+        driver, genesis, own = self._driver, self._spec.genesis, self._own
+        roster, seeds = driver.roster, self._swarm.seed_results
+        timeout_s = genesis.timing.heartbeat_timeout_s
+        alive = {peer for peer, info in driver.peers.items() if info.is_alive(now_s, timeout_s)}
+        unanswered = [result for result in seeds if not result.answered]
+        straggler = self._straggler(alive, now_s)
+        return Facts(
+            round=driver.round,
+            phase=driver.phase,
+            is_member=self._me in roster,
+            num_others=len(alive & set(roster)),
+            roster_size=len(roster),
+            quorum_size=self._quorum_size(),
+            min_peers=genesis.membership.min_peers,
+            has_trainer=self._rounds.has_trainer,
+            has_started=self._rounds.has_started,
+            is_young=now_s - self._attached_s < timeout_s,
+            is_finishing=0 < genesis.stop.num_rounds <= self._replica.head_round,
+            is_syncing=own.sync_percent is not None,
+            sync_percent=own.sync_percent,
+            num_donors=own.num_donors,
+            p2p_alive=self._swarm.health().alive,
+            num_seeds=len(seeds),
+            num_seeds_answering=len(seeds) - len(unanswered),
+            seed_causes=", ".join(str(result.cause).replace("_", " ") for result in unanswered),
+            straggler=straggler,
+            straggler_s=0.0 if straggler is None or own.ready_since_s is None else now_s - own.ready_since_s,
+            device=own.device,
+            exchange_eta_s=own.clock.remaining_s(now_s, "gather"),
+            weights_eta_s=own.clock.remaining_s(now_s, "apply"),
+        )
+
+    def _straggler(self, alive: set[PeerId], now_s: float) -> str | None:
+        """Name of a live member that still trains while we have been ready for a while."""
+        ready_since_s = self._own.ready_since_s
+        if ready_since_s is None or now_s - ready_since_s < _STRAGGLER_AFTER_S:
+            return None
+        heartbeats = {peer: info.heartbeat for peer, info in self._driver.peers.items() if peer in alive}
+        for peer in self._driver.roster:
+            heartbeat = heartbeats.get(peer)
+            if heartbeat is not None and heartbeat.phase == "training":
+                return self.names()[peer]
+        return None
+
+    def _quorum_size(self) -> int:
+        """Fewest members, this one among them, that can commit the round."""
+        return quorum_of(self._spec.genesis, self._driver.roster, self._driver.round).fewest_with(self._me)
+
+    def _round_info(self, commit: Commit | None, clocks: Clocks) -> RoundInfo:
+        driver, clock, training = self._driver, self._own.clock, self._board.snapshot().training
+        progress = training.step / training.num_steps if training.num_steps and clock.phase == "train" else None
+        end_phase: PhaseName = "gather" if driver.phase is Phase.TRAINING else "apply"
+        left_s = clock.remaining_s(clocks.monotonic_s, end_phase)
+        return RoundInfo(
+            number=driver.round,
+            phase=clock.phase,
+            phases=clock.view(clocks.monotonic_s, clocks.unix_s - clocks.monotonic_s, progress),
+            ends_at=None if left_s is None else utc(clocks.unix_s + left_s),
+            num_members=len(driver.roster),
+            quorum=float(self._quorum_size()),
+            leader=commit.record.plan.leader if commit else None,
+        )
+
+    def _network_info(self) -> NetworkInfo:
+        traffic, health, seeds = self._swarm.transport.traffic, self._swarm.health(), self._swarm.seed_results
+        return NetworkInfo(
+            sent_bytes=traffic.sent_bytes,
+            received_bytes=traffic.received_bytes,
+            num_connected=len(health.connected_peers),
+            num_seeds=len(seeds),
+            num_seeds_answering=sum(result.answered for result in seeds),
+        )
+
+    def _self(self) -> OwnPeer:
+        training = self._board.snapshot().training
+        per_step = self._spec.training.inner.batch_size * self._spec.training.model.sequence_length
+        return OwnPeer(
+            peer=self._me,
+            name=self._name or short_id(self._me),
+            version=self._version,
+            phase=self._driver.phase,
+            tokens=training.step * per_step,
+            tokens_per_s=training.tokens_per_s,
+            state_hash=self._replica.state_hash,
+            head_round=self._replica.head_round,
+        )

@@ -1,0 +1,61 @@
+"""What the driver's events are called for people, and which phase of the round they begin. Pure."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+
+from ..protocol.identity import PeerId
+from ..protocol.outcomes import RoundEvent
+from .figures import short_id
+from .snapshot import PhaseName
+
+_POINTS: dict[str, str] = {
+    "round.plan_sent": "round {round}: plan sent to its members",
+    "round.proposed": "round {round}: result proposed for voting",
+    "round.voted": "round {round}: voted",
+    "round.committed": "round {round}: committed",
+    "exchange.sending": "round {round}: sending the contribution",
+    "exchange.reducing": "round {round}: averaging an own span",
+}
+_WARNINGS: dict[str, str] = {
+    "round.aborted": "round {round} was given up: {reason}; nothing is lost, the work counts in the next attempt",
+    "exchange.lost": "round {round}: {peer} dropped out while averaging ({why}); others average its part again",
+    "exchange.excluded": "round {round}: {peer} was left out of a span: {why}",
+    "exchange.failed": "round {round}: {why}",
+    "peer.rejected": "a message of {peer} was rejected ({rule}): {detail}",
+    "state.disagrees": "this node's state after round {head} differs from the swarm's; the right one is being loaded",
+    "state.syncing": "loading the swarm's state",
+    "state.unwritable": "a committed round cannot be kept: {why}; this node waits until the disk takes it",
+    "results.unavailable": "round {round} is decided, but no peer gives its results; this node goes on asking",
+    "state.unproven": "peers that say they are ahead could not be asked for a proof: {why}",
+    "votes.unwritable": "votes cannot be written: {why}; this node does not vote",
+    "votes.abstaining": "this node's earlier votes are lost or damaged, so it does not vote in round {round}",
+    "node.woke": "this machine slept for {slept_s:.0f} s; catching up",
+}
+PHASE_OF_POINT: dict[str, PhaseName] = {
+    "exchange.sending": "reduce",
+    "exchange.reducing": "reduce",
+    "round.voted": "commit",
+    "round.committed": "apply",
+}
+"""The phase that a point begins, if it begins one."""
+
+
+@dataclass(frozen=True)
+class RoundText:
+    """An event in words."""
+
+    text: str
+    is_warning: bool
+
+
+def text_of(event: RoundEvent, names: Mapping[PeerId, str]) -> RoundText | None:
+    """The event in words, with peers by name; None for events that nobody needs to read."""
+    template = _POINTS.get(event.point) or _WARNINGS.get(event.point)
+    if template is None:
+        return None
+    fields = {**event.fields, "round": event.round, "head": event.round - 1}
+    if isinstance(peer := fields.get("peer"), str):
+        fields["peer"] = names.get(PeerId(peer), short_id(peer))
+    return RoundText(template.format(**fields), event.point in _WARNINGS)

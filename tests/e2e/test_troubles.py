@@ -1,0 +1,184 @@
+"""One swarm meets the troubles of ordinary machines, one after another, and loses nothing by them.
+
+The tests share it and run in this order; each leaves all of its nodes training.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import subprocess
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import psutil
+import pytest
+
+from atoll.training.checkpoint import CheckpointStore
+
+from .lab import Event, Node, eventually, hashes_by_round, journalled_commits, rounds, run_atoll, swarm
+
+pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("troubles")]
+
+HEARTBEAT_TIMEOUT_S = 3.0
+SETTINGS = (
+    "inner.num_steps=4",
+    "data.validation_batches=1",
+    "timing.heartbeat_interval_s=0.5",
+    f"timing.heartbeat_timeout_s={HEARTBEAT_TIMEOUT_S}",
+    "timing.progress_timeout_s=5.0",
+    "timing.ready_grace_s=60.0",
+    "timing.attempt_timeout_s=60.0",
+)
+NAN_ROUND = 3
+DEADLINE_S = 90
+
+
+def can_mount() -> bool:
+    return os.geteuid() == 0 and shutil.which("mount") is not None
+
+
+@pytest.fixture(scope="module")
+def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Node]]:
+    """Three nodes: a healthy one, one whose disk holds a single checkpoint, and one that computes a NaN once."""
+    with swarm(tmp_path_factory.mktemp("troubles"), 3, num_rounds=0, settings=SETTINGS) as nodes:
+        full = nodes[1].folder / "state"
+        full.mkdir()
+        is_mounted = (
+            can_mount()
+            and not subprocess.run(
+                ["mount", "-t", "tmpfs", "-o", "size=2m", "tmpfs", str(full)], capture_output=True
+            ).returncode
+        )
+        try:
+            nodes[0].start()
+            nodes[1].start()
+            nodes[2].start(ATOLL_NAN_AT=str(NAN_ROUND))
+            yield nodes
+        finally:
+            for node in nodes:
+                if node.process is not None:
+                    node.stop()
+            if is_mounted:
+                subprocess.run(["umount", str(full)], check=True)
+
+
+def head(nodes: list[Node]) -> int:
+    return max((event["round"] for node in nodes for event in rounds(node.events)), default=0)
+
+
+def counted_after(round_number: int) -> Callable[[list[Event]], Event | None]:
+    return lambda events: next((e for e in rounds(events) if e["counted"] and e["round"] > round_number), None)
+
+
+def all_count_again(nodes: list[Node], after_round: int) -> None:
+    for node in nodes:
+        node.wait_for(f"a counted round after {after_round}", counted_after(after_round), DEADLINE_S)
+    for number, hashes in hashes_by_round(nodes).items():
+        assert len(hashes) == 1, f"round {number}: {hashes}"
+
+
+def warnings(node: Node) -> list[str]:
+    return [event["text"] for event in node.events if event["event"] == "warning"]
+
+
+def test_a_nan_is_withheld_and_said_and_the_next_contribution_counts(nodes: list[Node]) -> None:
+    victim = nodes[2]
+    text = f"pseudo-gradient of round {NAN_ROUND}"
+    victim.wait_for("the warning", lambda events: [e for e in events if e.get("text", "").startswith(text)], DEADLINE_S)
+    alert = next(alert for alert in victim.ask("status")["alerts"] if alert["code"] == "withheld")
+    assert "training goes on" in alert["text"]
+    all_count_again(nodes, NAN_ROUND)
+    for node in nodes[:2]:
+        assert all(event["counted"] for event in rounds(node.events))
+        assert node.ask("status")["alerts"] == [], node.name
+
+
+def test_a_full_disk_keeps_the_old_checkpoint_and_is_said_once(nodes: list[Node]) -> None:
+    victim = nodes[1]
+    if not (victim.folder / "state").is_mount():
+        pytest.skip("needs root, to mount a tiny disk")
+    all_count_again(nodes, head(nodes) + 2)
+    assert [text for text in warnings(victim) if "No space left" in text] == warnings(victim)[:1]
+    assert len(warnings(victim)) == 1, warnings(victim)
+    assert "the previous one is kept" in warnings(victim)[0]
+    store = CheckpointStore(victim.folder / "state", "state")
+    kept = store.load_latest()
+    assert kept is not None
+    assert kept.state["round"] < head(nodes)
+    assert {path.suffix for path in store.folder.iterdir()} == {".json", ".safetensors"}
+    # restarted, it goes on from the old one
+    assert victim.stop() == 0
+    last = head(nodes)
+    victim.start()
+    all_count_again(nodes, last)
+    assert any(f"resumed after round {kept.state['round']}" in line for line in victim.log_tail(200).splitlines())
+
+
+def test_a_node_that_slept_says_so_catches_up_and_counts_again(nodes: list[Node]) -> None:
+    sleeper, others = nodes[2], nodes[:2]
+    assert sleeper.process is not None
+    whole = [psutil.Process(sleeper.process.pid), *psutil.Process(sleeper.process.pid).children(recursive=True)]
+    last = head(nodes)
+    for process in whole:
+        process.suspend()
+    slept_s = time.monotonic()
+    for node in others:
+        node.wait_for_round(last + 4, DEADLINE_S)
+    eventually("it has slept long enough", lambda: time.monotonic() > slept_s + HEARTBEAT_TIMEOUT_S + 1, 10)
+    for process in whole:
+        process.resume()
+    awake_at = head(others)
+    all_count_again(nodes, awake_at)
+    log = sleeper.log_tail(400)
+    assert log.count("this machine slept for") == 1
+    numbers = [event["round"] for event in rounds(sleeper.events)]
+    assert numbers == list(range(numbers[0], numbers[-1] + 1))
+
+
+def test_a_killed_node_delays_the_next_round_by_its_heartbeats_time_limit_and_soon_counts_again(
+    nodes: list[Node],
+) -> None:
+    victim, others = nodes[2], nodes[:2]
+    last = victim.wait_for_round(head(nodes) + 1, DEADLINE_S)["round"]
+    victim.kill()
+    killed_s = time.monotonic()
+    for node in others:
+        event = node.wait_for_round(last + 2, DEADLINE_S)
+        assert event["at_s"] - killed_s < HEARTBEAT_TIMEOUT_S + 1 + SLACK_S
+    peer_id, before = victim.peer_id, head(others)
+    victim.start()
+    all_count_again(nodes, before)
+    commits = {commit.record.plan.round: commit.record.plan for commit in journalled_commits(nodes[0])}
+    assert peer_id in {member.peer for member in commits[max(commits)].members}
+
+
+SLACK_S = 8.0
+"""Two rounds of training and averaging on a loaded machine: far below ready_grace_s and attempt_timeout_s."""
+
+
+def test_what_is_normal_reads_like_it(nodes: list[Node]) -> None:
+    log = nodes[2].log_tail(1000)
+    line = next(line for line in log.splitlines() if "identity free, OK" in line)
+    assert " INFO " in line
+    assert "Traceback" not in log
+
+
+def test_another_node_in_the_same_folder_is_refused_and_the_first_goes_on(nodes: list[Node]) -> None:
+    node = nodes[0]
+    refused = run_atoll("join", str(node.spec_path), "--folder", str(node.folder), "--yes", check=False)
+    assert refused.returncode == 1
+    assert len(refused.stderr.splitlines()) == 1, refused.stderr
+    assert "another node runs in this folder" in refused.stderr
+    all_count_again(nodes, head(nodes))
+
+
+def test_a_node_of_another_run_is_told_so_within_seconds(nodes: list[Node], tmp_path: Path) -> None:
+    with swarm(tmp_path, 2, num_rounds=0, settings=(*SETTINGS, "data.seed=1")) as (_, stranger):
+        stranger.start("--seed", nodes[0].address)
+        started_s = stranger.wait_for("its start", lambda e: [x for x in e if x["event"] == "dashboard"], 60)[0]["at_s"]
+        found = stranger.wait_for("reason", lambda e: [x for x in e if "wrong run" in str(x.get("sentence"))], 30)[0]
+        assert found["at_s"] - started_s < 10 + SLACK_S
+        assert "it serves another run" in stranger.log_tail(50)
+    all_count_again(nodes, head(nodes))
