@@ -10,11 +10,11 @@ import os
 from collections.abc import Callable
 
 import pytest
-from atoll.protocol.soup import Node, Soup, soup_genesis
 
 from atoll.protocol.identity import PeerId
 from atoll.protocol.messages import Message
 from atoll.protocol.round_machine import Action, Decide, Persist, Send, StartExchange
+from atoll.protocol.simulator import Node, Soup, soup_genesis
 
 NUM_SEEDS = int(os.environ.get("ATOLL_HUNT_SEEDS", "6"))
 FAULTY_S, CALM_S = 400.0, 900.0
@@ -100,8 +100,8 @@ def crash_sometimes(soup: Soup, until_s: float) -> None:
     """At the moments between what is durable and what is said: before or after an action that matters."""
 
     def on_action(node: Node, action: Action) -> None:
-        is_moment = soup.now < until_s and isinstance(action, Persist | Send | StartExchange | Decide)
-        if is_moment and soup.random.random() < 0.004:
+        matters = isinstance(action, Persist | Send | StartExchange | Decide)
+        if soup.now < until_s and matters and soup.random.random() < 0.004:
             soup.later(lambda: soup.crash(node.peer), 0.0)
             soup.later(lambda: None if node.is_up else soup.start(node.peer), soup.random.uniform(0.1, 90))
 
