@@ -240,7 +240,7 @@ class Node:
         await self._linger(driver)
 
     async def _linger(self, driver: RoundDriver) -> None:
-        """Wait for our evaluation of the last state, and until all live members have applied the last round."""
+        """Wait for our evaluation of the last state, and for members that may still come for the last round."""
         deadline_s = time.monotonic() + _LINGER_S
         while time.monotonic() < deadline_s and not self._others_are_done(driver):  # noqa: ASYNC110 - time decides too
             await asyncio.sleep(0.2)
@@ -249,10 +249,17 @@ class Node:
                 await asyncio.wait_for(self._evaluation.wait(), _EVALUATION_PATIENCE_S)
 
     def _others_are_done(self, driver: RoundDriver) -> bool:
-        now_s, timeout_s = time.monotonic(), self._genesis.timing.heartbeat_timeout_s
+        """Whether every member has applied the last round, has left, or has been silent for so long that it is lost.
+
+        One that only stalls (a suspended machine, a break of the network) finds nobody any more once we have ended.
+        """
+        now_s, patience_s = time.monotonic(), self._genesis.timing.drop_after_s
         members = (info for peer, info in driver.peers.items() if peer in driver.roster)
-        alive = (info for info in members if info.is_alive(now_s, timeout_s))
-        return all(info.heartbeat is not None and info.heartbeat.round >= self.head_round for info in alive)
+        recent = (info.heartbeat for info in members if info.is_alive(now_s, patience_s))
+        return all(
+            heartbeat is not None and (heartbeat.round >= self.head_round or heartbeat.phase == "leaving")
+            for heartbeat in recent
+        )
 
     # --- what others say ----------------------------------------------------------------------------------------------
 

@@ -266,6 +266,8 @@ class P2pd:
             try:
                 address = _texts([info.addr])
                 await callback(PeerId(info.peer_id.to_base58()), address[0] if address else "", reader, writer)
+            except asyncio.CancelledError:
+                pass  # `stop`; the task ends here, and asyncio 3.11 logs a cancelled one with a traceback
             finally:
                 self._handlers.discard(task)
                 writer.close()
