@@ -239,8 +239,9 @@ class Reporter:
         self._round_started_s = now_s
         self._journal_round(commit, outcome, facts, dict(durations))
         self._telemetry.event("round", **facts)
+        num_peers = len(facts["participants"])
         self._telemetry.say(
-            f"round {number} committed by {len(facts['participants'])} peers in {facts['seconds']:.1f} s, "
+            f"round {number} committed by {num_peers} peer{'s' * (num_peers != 1)} in {facts['seconds']:.1f} s, "
             f"state {outcome.state_hash[:4]}…{outcome.state_hash[-4:]}"
         )
 

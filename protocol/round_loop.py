@@ -41,6 +41,7 @@ FAR_BEHIND_ROUNDS = 4
 """Results are kept by everybody for this many rounds; who is further behind needs a snapshot."""
 
 _MAX_QUEUED = 8192
+_DISK_RETRY_S = 1.0
 
 Observer: TypeAlias = Callable[[RoundEvent], None]
 Sync: TypeAlias = Callable[[], Awaitable[None]]
@@ -83,6 +84,8 @@ class RoundLoop:
         """Messages for the round after the present one."""
         self._state: RoundState | None = None
         self._is_tick_queued = False
+        self._is_unwritable = False
+        """The last attempt to write votes failed, which is said once."""
         self._background: set[asyncio.Task[None]] = set()
         self.pending: Offer | None = None
         self.attestations = Attestations()
@@ -238,6 +241,15 @@ class RoundLoop:
             self._state = state
             for action in actions:
                 await self._perform(action)
+        elif not isinstance(event, machine.Tick):  # which comes again by itself
+            self.spawn(self._again(event, self.round))
+
+    async def _again(self, event: Event, round_number: int) -> None:
+        """An event that the disk refused has not happened yet: feed it again, unless its round is over by then."""
+        await asyncio.sleep(_DISK_RETRY_S)
+        is_withdrawn = isinstance(event, machine.Contributed) and self.pending is None
+        if self.round == round_number and not is_withdrawn:
+            self.feed(event)
 
     async def _persist(self, actions: tuple[Action, ...]) -> bool:
         """Make promises and votes durable before anything else happens. False: nothing may happen."""
@@ -247,8 +259,11 @@ class RoundLoop:
         try:
             await asyncio.to_thread(self._votes.save, self.round, acceptors[-1])
         except OSError as error:
-            self.observe("votes.unwritable", {"why": error.strerror or str(error)})
+            if not self._is_unwritable:
+                self.observe("votes.unwritable", {"why": error.strerror or str(error)})
+            self._is_unwritable = True
             return False
+        self._is_unwritable = False
         return True
 
     async def _perform(self, action: Action) -> None:
