@@ -92,6 +92,8 @@ class RoundLoop:
         self._commits_to = Allowances(1 / interval_s, _COMMITS_AT_ONCE, clock)
         self._rejections = Allowances(_REJECTIONS_PER_S, _REJECTIONS_AT_ONCE, clock)
         self._lag = Lag(prove or self._believe, interval_s, clock)
+        self._is_unwritable = False
+        """The last attempt to write votes failed, which is said once."""
         self._background: set[asyncio.Task[None]] = set()
         self.pending: Offer | None = None
         self.attestations = Attestations()
@@ -262,11 +264,12 @@ class RoundLoop:
                 await self._perform(action)
         elif not isinstance(event, Received | machine.Tick):
             # Nobody repeats what happens here. It is due again when the disk may take the vote.
-            self.spawn(self._feed_later(event, number=self.round))
+            self.spawn(self._feed_later(event, self.round))
 
-    async def _feed_later(self, event: Event, number: int) -> None:
+    async def _feed_later(self, event: Event, round_number: int) -> None:
         await asyncio.sleep(self._genesis.timing.heartbeat_interval_s)
-        if number == self.round:
+        is_withdrawn = isinstance(event, machine.Contributed) and self.pending is None
+        if self.round == round_number and not is_withdrawn:
             self.queue.put(event)
 
     async def _persist(self, actions: tuple[Action, ...]) -> bool:
@@ -277,8 +280,11 @@ class RoundLoop:
         try:
             await asyncio.to_thread(self._votes.save, self.round, acceptors[-1])
         except OSError as error:
-            self.observe("votes.unwritable", {"why": error.strerror or str(error)})
+            if not self._is_unwritable:
+                self.observe("votes.unwritable", {"why": error.strerror or str(error)})
+            self._is_unwritable = True
             return False
+        self._is_unwritable = False
         return True
 
     async def _perform(self, action: Action) -> None:
