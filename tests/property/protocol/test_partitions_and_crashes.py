@@ -10,11 +10,11 @@ import os
 from collections.abc import Callable
 
 import pytest
-from atoll.protocol.simulator import Node, Soup, soup_genesis
 
 from atoll.protocol.identity import PeerId
 from atoll.protocol.messages import Message
 from atoll.protocol.round_machine import Action, Decide, Persist, Send, StartExchange
+from atoll.protocol.simulator import Node, Soup, soup_genesis
 
 NUM_SEEDS = int(os.environ.get("ATOLL_HUNT_SEEDS", "6"))
 FAULTY_S, CALM_S = 400.0, 900.0
