@@ -23,7 +23,7 @@ VENV := .venv
 PYTHON ?= $(shell .ci/find-python)
 NODES ?= 3
 TESTS ?= tests
-TEST_WORKERS ?= 2
+TEST_WORKERS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$((n < 2 ? 2 : n > 4 ? 4 : n)))
 
 TORCH ?=
 TORCH_INDEX ?= $(if $(filter cpu,$(TORCH)),https://download.pytorch.org/whl/cpu)

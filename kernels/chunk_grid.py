@@ -86,12 +86,8 @@ class ChunkGrid:
         part, data = values[self.elements(chunk)], out[self.encoded_range(chunk)]
         if isinstance(part, np.ndarray):
             self.codec.encode(part, data)
-        elif self.codec.name == "int8":
-            from . import triton_int8
-
-            data[:] = triton_int8.encode(part).cpu().numpy()
         else:
-            self.codec.encode(part.cpu().numpy(), data)
+            self.codec.encode_tensor(part, data)
 
     def decode(self, data: NDArray[np.uint8], out: NDArray[np.float32]) -> None:
         """Inverse of `encode`, up to the codec's error."""

@@ -8,10 +8,13 @@ from __future__ import annotations
 from collections.abc import Sequence
 from functools import cache
 from importlib import import_module
-from typing import Any, Protocol, cast
+from typing import TYPE_CHECKING, Any, Protocol, cast
 
 import numpy as np
 from numpy.typing import NDArray
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 Float32Array = NDArray[np.float32]
 Bytes = NDArray[np.uint8]
@@ -50,6 +53,10 @@ class Codec(Protocol):
 
     def encode(self, values: Float32Array, out: Bytes) -> None:
         """Write the encoding of `values` into `out`. NaN or infinity: `NonFiniteError`, and `out` is undefined."""
+        ...
+
+    def encode_tensor(self, values: Tensor, out: Bytes) -> None:
+        """As `encode`, for a 1-D torch tensor, most likely on a GPU: the same bits, encoded there if it can be."""
         ...
 
     def decode(self, data: Encoded, out: Float32Array) -> None:

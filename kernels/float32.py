@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -18,6 +19,9 @@ from .codec import (
     require_weights,
     require_writable_bytes,
 )
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 CACHE_ELEMENTS = 1 << 15
 """Values worked on at a time, so that temporaries stay in the second-level cache."""
@@ -49,6 +53,9 @@ class Float32Codec:
             raise NonFiniteError(
                 f"value {first_bad} of {array.size} is {target[first_bad]}: only finite values are encoded"
             )
+
+    def encode_tensor(self, values: Tensor, out: Bytes) -> None:
+        self.encode(values.cpu().numpy(), out)
 
     def decode(self, data: Encoded, out: Float32Array) -> None:
         encoded = require_bytes(data, self.nbytes(require_output(out).size))

@@ -14,6 +14,7 @@ Since bfloat16 rounds by at most 2⁻⁸, |x · (1/scale)| stays below 127.5: �
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import TYPE_CHECKING
 
 import numpy as np
 
@@ -32,6 +33,9 @@ from .codec import (
     require_writable_bytes,
 )
 from .reference import BLOCK
+
+if TYPE_CHECKING:
+    from torch import Tensor
 
 
 def num_blocks(num_elements: int) -> int:
@@ -54,6 +58,11 @@ class Int8Codec:
             raise NonFiniteError(
                 f"value {first_bad} of {flat.size} is {flat[first_bad]}: only finite values are encoded"
             )
+
+    def encode_tensor(self, values: Tensor, out: Bytes) -> None:
+        from . import triton_int8
+
+        out[:] = triton_int8.encode(values).cpu().numpy()
 
     def decode(self, data: Encoded, out: Float32Array) -> None:
         encoded = require_bytes(data, self.nbytes(require_output(out).size))

@@ -90,7 +90,9 @@ def _as_user_errors(error: Exception, arguments: Sequence[str]) -> list[UserErro
         return [error]
     usage: Callable[[], str] | None = getattr(error, "format_message", None)
     if usage is not None:  # typer's usage errors; their class moved between its versions
-        words = ["atoll", *(word for word in arguments[:2] if word.isidentifier()), "--help"]
+        is_unknown = usage().startswith("No such command")  # then what precedes it has the list
+        known = [word for word in arguments[:2] if word.isidentifier()][: -1 if is_unknown else None]
+        words = ["atoll", *known, "--help"]
         return [UserError(usage().rstrip("."), "", f"see {' '.join(words)}", code="usage", exit_code=EXIT_USAGE)]
     if isinstance(error, OSError):
         where = str(error.filename or "")

@@ -7,7 +7,7 @@ a state. Tied parameters appear once.
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Self
 
@@ -53,7 +53,7 @@ class FlatLayout:
         """Layout of a configured model; equal on every machine."""
         placed: list[Parameter] = []
         offset = 0
-        for parameter in _llama_parameters(model):
+        for parameter in PARAMETERS[model.architecture](model):
             placed.append(Parameter(parameter.name, parameter.shape, parameter.init_std, offset))
             offset += parameter.num_elements
         return cls(tuple(placed))
@@ -99,6 +99,10 @@ def _llama_parameters(model: ModelConfig) -> Iterator[Parameter]:
     yield Parameter("norm.weight", (model.dim,), 0)
     if not model.tie_embeddings:
         yield Parameter("head.weight", (model.vocab_size, model.dim), model.weight_std)
+
+
+PARAMETERS: dict[str, Callable[[ModelConfig], Iterator[Parameter]]] = {"llama": _llama_parameters}
+"""Architecture -> its parameters in order, offsets still 0."""
 
 
 def _block_parameters(model: ModelConfig, prefix: str) -> Iterator[Parameter]:

@@ -146,6 +146,10 @@ class Llama(nn.Module):
         return self.head(self.norm(x))
 
 
+MODELS: dict[str, Callable[[ModelConfig, Parts], Llama]] = {"llama": Llama}
+"""Architecture -> its module."""
+
+
 def bind(model: Llama, layout: FlatLayout, flat: Tensor, gradient: Tensor) -> None:
     """Make every parameter a view of ``flat`` and its gradient a view of ``gradient``, (num_elements,) float32 each.
 
@@ -169,7 +173,7 @@ def build_model(
 ) -> Llama:
     """A model over ``flat`` and ``gradient``; see `bind`."""
     with torch.device("meta"):
-        model = Llama(config, parts)
+        model = MODELS[config.architecture](config, parts)
     bind(model, layout, flat, gradient)
     return model
 

@@ -47,10 +47,11 @@ def _figures(snapshot: dict[str, Any]) -> list[tuple[str, str]]:
     node, training, exchange = snapshot["node"], snapshot["training"], snapshot["exchange"]
     agreement, given = snapshot["agreement"], snapshot["contribution"]
     peers = snapshot["peers"]
+    own_id = short_id(node["peer_id"] or "")
     present = sum(peer["state"] != "absent" for peer in peers)
     rows = [
         ("run", snapshot["run"]["name"]),
-        ("node", f"{node['name']} …{short_id(node['peer_id'] or '')}"),
+        ("node", node["name"] if node["name"] == own_id else f"{node['name']} …{own_id}"),
         ("round", f"{snapshot['round']['number']}, {present} of {len(peers)} peers here"),
         ("counted", f"{given['num_counted']} rounds, {count_text(given['tokens'])} tokens"),
     ]

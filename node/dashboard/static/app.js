@@ -45,7 +45,7 @@ let hasStopped = false;
 
 const bannerWords = silentMs => {
   if (problem) return `${problem.reason} ${problem.fix}`;
-  if (hasStopped) return `The node stopped at ${clock(heardDate)}. Nothing below is live. To start it again: atoll join.`;
+  if (hasStopped) return `The node stopped at ${clock(heardDate)}. Nothing below is live.${view.status.reason === 'run_finished' ? '' : ' To start it again: atoll join.'}`;
   if (!heardDate) return 'No answer from the node. To see why: atoll status.';
   const since = expected(Math.floor(silentMs / 1000));
   if (silentMs >= SILENT_AFTER_MS) return `No answer for ${since}. Everything below is from ${clock(heardDate)} and older. To see why: atoll status.`;

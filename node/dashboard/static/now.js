@@ -14,6 +14,7 @@ const secondsTo = at => at ? (Date.parse(at) - nodeNow()) / 1000 : null;
 
 const kindOf = ({ status, staleKind }) =>
   staleKind || (status.reason === 'alone' && status.state === 'training' ? 'alone' : status.state);
+const hasRound = view => view.round.number > 0 && view.status.reason !== 'run_finished' && !NO_ROUND.has(kindOf(view));
 const wordOf = kind => kind === 'alone' ? 'Training alone' : kind === 'silent' ? 'No answer' : capital(kind);
 
 /** The reason's sentence with its time counted down by this page. */
@@ -39,7 +40,7 @@ export const showState = view => {
   const fix = view.isStale ? view.staleNote : view.status.fix;
   say($('fix'), fix);
   $('fix').hidden = !fix;
-  $('round').hidden = NO_ROUND.has(kind) || !view.round.number;
+  $('round').hidden = !hasRound(view);
   announce(kind, view.status);
   document.title = `${wordOf(kind)} · ${view.run.name || 'no run'} · atoll`;
   tickNow(view);
@@ -52,7 +53,7 @@ const countdownOf = view => {
   const left = secondsTo(view.round.ends_at);
   if (left === null) return ['', ''];
   if (left < .5) return ['', 'any moment'];
-  const what = NO_COUNTDOWN.has(view.status.state) ? '' : view.round.phase === 'train' ? ' until the exchange' : ' until new weights';
+  const what = NO_COUNTDOWN.has(view.status.state) ? '' : (view.round.phase ?? 'train') === 'train' ? ' until the exchange' : ' until new weights';
   return [minutesSeconds(left), what];
 };
 
@@ -104,7 +105,7 @@ const drawBar = (view, width) => {
 
 export const showRound = view => {
   say($('round-name'), `Round ${view.round.number}${view.round.is_provisional ? ', provisional' : ''}`);
-  $('round').hidden = NO_ROUND.has(kindOf(view)) || !view.round.number;
+  $('round').hidden = !hasRound(view);
   tickNow(view);
 };
 

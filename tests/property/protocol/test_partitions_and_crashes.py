@@ -100,8 +100,8 @@ def crash_sometimes(soup: Soup, until_s: float) -> None:
     """At the moments between what is durable and what is said: before or after an action that matters."""
 
     def on_action(node: Node, action: Action) -> None:
-        is_moment = soup.now < until_s and isinstance(action, Persist | Send | StartExchange | Decide)
-        if is_moment and soup.random.random() < 0.004:
+        matters = isinstance(action, Persist | Send | StartExchange | Decide)
+        if soup.now < until_s and matters and soup.random.random() < 0.004:
             soup.later(lambda: soup.crash(node.peer), 0.0)
             soup.later(lambda: None if node.is_up else soup.start(node.peer), soup.random.uniform(0.1, 90))
 
