@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import shutil
 import signal
 import time
@@ -234,6 +235,7 @@ def all_at_once(nodes: list[Node]) -> None:
     go_on(nodes, 2, "after everybody was killed at once")
 
 
+@pytest.mark.skipif(not os.environ.get("ATOLL_LONG_ATTACKS"), reason="half a minute; set ATOLL_LONG_ATTACKS=1")
 @pytest.mark.timeout(240)
 def test_the_last_round_reaches_a_node_that_stalls_when_the_run_ends(tmp_path: Path) -> None:
     with swarm(tmp_path, 3, num_rounds=3, settings=SETTINGS) as nodes:
