@@ -128,7 +128,7 @@ class Overview:
             straggler=straggler,
             straggler_s=0.0 if straggler is None or own.ready_since_s is None else now_s - own.ready_since_s,
             device=own.device,
-            exchange_eta_s=own.clock.remaining_s(now_s, "gather"),
+            exchange_eta_s=own.clock.remaining_s(now_s, "gather", self._progress()),
             weights_eta_s=own.clock.remaining_s(now_s, "apply"),
         )
 
@@ -148,11 +148,15 @@ class Overview:
         """Fewest members, this one among them, that can commit the round."""
         return quorum_of(self._spec.genesis, self._driver.roster, self._driver.round).fewest_with(self._me)
 
+    def _progress(self) -> float | None:
+        """The share of this round's inner steps that is done, while they go on."""
+        training = self._board.snapshot().training
+        return training.step / training.num_steps if training.num_steps and self._own.clock.phase == "train" else None
+
     def _round_info(self, commit: Commit | None, clocks: Clocks) -> RoundInfo:
-        driver, clock, training = self._driver, self._own.clock, self._board.snapshot().training
-        progress = training.step / training.num_steps if training.num_steps and clock.phase == "train" else None
+        driver, clock, progress = self._driver, self._own.clock, self._progress()
         end_phase: PhaseName = "gather" if driver.phase is Phase.TRAINING else "apply"
-        left_s = clock.remaining_s(clocks.monotonic_s, end_phase)
+        left_s = clock.remaining_s(clocks.monotonic_s, end_phase, progress)
         return RoundInfo(
             number=driver.round,
             phase=clock.phase,

@@ -11,6 +11,8 @@ from .status import utc
 PHASES: tuple[PhaseName, ...] = get_args(PhaseName)
 _DECAY = 0.7
 """Weight of the past in the expected duration of a phase."""
+_TELLING_PROGRESS = 0.1
+"""From this share on, the pace of a first round tells when it ends."""
 
 
 @dataclass
@@ -55,16 +57,30 @@ class RoundClock:
         self.started_s.clear()
         return durations
 
-    def remaining_s(self, now_s: float, until: PhaseName) -> float | None:
-        """Time until ``until`` begins (``apply``: until new weights), if earlier rounds let expect it."""
+    def remaining_s(self, now_s: float, until: PhaseName, progress: float | None = None) -> float | None:
+        """Time until ``until`` begins (``apply``: until new weights), if earlier rounds or progress let expect it.
+
+        ``progress`` is the measured share of the present phase's work, if that can be measured.
+        """
         total = 0.0
         for name in PHASES[: PHASES.index(until)]:
-            if name not in self.expected_s:
+            left_s = self._left_s(name, now_s, progress)
+            if left_s is None:
                 return None
-            is_past = name in self.started_s and name != self.phase
-            spent_s = (self.seconds(name, now_s) or 0.0) if name == self.phase else 0.0
-            total += 0.0 if is_past else max(0.0, self.expected_s[name] - spent_s)
+            total += left_s
         return total
+
+    def _left_s(self, name: PhaseName, now_s: float, progress: float | None) -> float | None:
+        if name != self.phase:
+            return 0.0 if name in self.started_s else self.expected_s.get(name)
+        spent_s, expected_s = self.seconds(name, now_s) or 0.0, self.expected_s.get(name)
+        if progress is None or progress <= 0:
+            return None if expected_s is None else max(0.0, expected_s - spent_s)
+        measured_s = spent_s * (1 - progress) / progress
+        if expected_s is None:
+            return measured_s if progress >= _TELLING_PROGRESS else None
+        # the further it is, the more its own pace counts
+        return progress * measured_s + (1 - progress) * max(0.0, expected_s - spent_s)
 
     def view(self, now_s: float, wall_minus_clock_s: float, progress: float | None) -> tuple[Phase, ...]:
         """For the snapshot. ``progress`` is the measured share of the present phase's work."""

@@ -13,6 +13,7 @@ import asyncio
 import collections
 import contextlib
 import contextvars
+import weakref
 from collections.abc import Awaitable, Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -183,6 +184,7 @@ class P2pd:
                 raise P2pdError(_explain_start(kind, options, error)) from None
             raise
         daemon = cls(p2p, options)
+        weakref.finalize(p2p, _close_quietly, cast("Any", daemon._child)._transport)
         _track_connections(daemon._client.control.daemon_connector)
         run_folder.record_child(options.folder, daemon.pid)
         if str(p2p.peer_id) != options.peer_id:
@@ -312,6 +314,12 @@ def _create_arguments(options: P2pdOptions) -> dict[str, Any]:
         # The second guard against orphans: p2pd ends by itself this long after its owner's connection (measured).
         "idle_timeout": _IDLE_TIMEOUT_S,
     }
+
+
+def _close_quietly(transport: asyncio.SubprocessTransport) -> None:
+    """For a process that ends without `stop`: asyncio's transport would complain that its loop is closed."""
+    with contextlib.suppress(Exception):
+        transport.close()
 
 
 async def _end(p2p: _P2P, folder: Path, grace_s: float) -> None:
