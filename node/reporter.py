@@ -159,8 +159,9 @@ class Reporter:
         if facts["loss"] is not None:
             self._telemetry.journal.metric("loss", facts["loss"], round=number, tokens=self._own.tally.tokens)
         self._telemetry.event("round", **facts)
+        num_peers = len(facts["participants"])
         self._telemetry.say(
-            f"round {number} committed by {len(members)} peers in {facts['seconds']:.1f} s, "
+            f"round {number} committed by {num_peers} peer{'s' * (num_peers != 1)} in {facts['seconds']:.1f} s, "
             f"state {outcome.state_hash[:4]}…{outcome.state_hash[-4:]}"
         )
         self._telemetry.point("round.applied", f"round {number} applied", round_number=number)

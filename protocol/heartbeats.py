@@ -128,7 +128,7 @@ class Heartbeats:
                     for record in await self._directory.records():
                         self._note(record)
             except Exception as error:
-                logger.info("directory: %s", error)
+                logger.info("directory: %r", error)
             await asyncio.sleep(self._rhythm.published_s)
 
     async def _publish(self) -> None:

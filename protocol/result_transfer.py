@@ -7,7 +7,6 @@ and the bytes, whose number the client knows from the record.
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
@@ -22,6 +21,7 @@ from .messages import Record
 from .offload import off_loop
 from .payload import NO, YES, pieces, read_answer, read_payload, write_payload
 from .results import ResultBuffer, ResultStore
+from .stream_limit import StreamLimit
 from .tasks import run_all
 from .transport import Buffer, ByteStream, PeerUnreachable, RemoteProtocolError, StreamClosed, Transport
 
@@ -46,20 +46,13 @@ class ResultServer:
 
     def __init__(self, transport: Transport, store: ResultStore, max_streams_per_peer: int = 4) -> None:
         self._store = store
-        self._max_streams_per_peer = max_streams_per_peer
-        self._num_streams: Counter[PeerId] = Counter()
+        self._limit = StreamLimit(max_streams_per_peer)
         transport.serve(PROTOCOL, self._handle)
 
     async def _handle(self, stream: ByteStream) -> None:
-        peer = stream.remote
-        if self._num_streams[peer] >= self._max_streams_per_peer:
-            raise RemoteProtocolError(peer, "too many streams", f"{self._num_streams[peer]} are open")
-        self._num_streams[peer] += 1
-        try:
+        with self._limit.hold(stream.remote):
             while True:
                 await self._answer(stream)
-        finally:
-            self._num_streams[peer] -= 1
 
     async def _answer(self, stream: ByteStream) -> None:
         digest = await stream.read(DIGEST_BYTES)

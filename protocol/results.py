@@ -8,16 +8,15 @@ survives a crash. Results are found by digest, whichever attempt they came from.
 from __future__ import annotations
 
 import contextlib
-import json
 import mmap
 import os
 import threading
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
 
 from .chunks import ChunkGrid, span_digest, span_range
+from .durable import append_durably, read_lines, sync_folder
 from .messages import Plan, Record, Span
 from .transport import Buffer
 
@@ -186,42 +185,3 @@ def _map(path: Path, num_bytes: int) -> mmap.mmap:
         return mmap.mmap(descriptor, num_bytes)
     finally:
         os.close(descriptor)
-
-
-def sync_folder(folder: Path) -> None:
-    """Make new names in ``folder`` durable."""
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)
-
-
-def append_durably(path: Path, entry: dict[str, Any]) -> None:
-    """Add one JSON line and wait until it is on disk."""
-    is_new = not path.exists()
-    with path.open("ab") as file:
-        file.write(json.dumps(entry).encode() + b"\n")
-        file.flush()
-        os.fsync(file.fileno())
-    if is_new:
-        sync_folder(path.parent)
-
-
-def read_lines(path: Path) -> list[dict[str, Any]]:
-    """The JSON lines of a file that `append_durably` writes; a line that a crash has torn is cut off."""
-    entries: list[dict[str, Any]] = []
-    num_sound_bytes = 0
-    data = path.read_bytes() if path.exists() else b""
-    for line in data.splitlines(keepends=True):
-        try:
-            entry = json.loads(line)
-        except (ValueError, RecursionError):
-            break
-        if not line.endswith(b"\n") or not isinstance(entry, dict):
-            break
-        entries.append(cast("dict[str, Any]", entry))
-        num_sound_bytes += len(line)
-    if num_sound_bytes < len(data):
-        os.truncate(path, num_sound_bytes)
-    return entries

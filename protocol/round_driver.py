@@ -104,7 +104,7 @@ class RoundDriver:
             store=self._results,
             executor=self._executor,
             settings=exchange or _exchange_settings(timing),
-            feed=self._loop.feed,
+            feed=self._loop.queue.put,
             observe=self._loop.observe,
             peers=self._peers.others,
         )
@@ -189,7 +189,7 @@ class RoundDriver:
             self.failed.result()
         offer = Offer(contribution, asyncio.get_running_loop().create_future())
         self._loop.pending = offer
-        self._loop.feed(offer)
+        self._loop.queue.put(offer)
         return await offer.outcome
 
     # --- life ---------------------------------------------------------------------------------------------------------
@@ -248,8 +248,8 @@ class RoundDriver:
             slept_s, last_s = self._clock() - last_s, self._clock()
             if slept_s > timing.heartbeat_timeout_s:
                 self._loop.observe("node.woke", {"slept_s": slept_s})
-                self._loop.feed(Woke())
-            self._loop.feed(Tick())
+                self._loop.queue.put(Woke())
+            self._loop.queue.put(Tick())
 
     # --- messages -----------------------------------------------------------------------------------------------------
 
@@ -273,7 +273,7 @@ class RoundDriver:
                 self._loop.attestations.add(remote, body, raw, self._replica.head_round)
                 self._loop.check_agreement()
             case _:
-                self._loop.receive(Received(remote, body, raw))
+                self._loop.queue.put_message(Received(remote, body, raw))
 
     def _compose_heartbeat(self) -> Heartbeat:
         return compose(self._facts, self._progress, self._replica, self.phase, self._wall_clock())

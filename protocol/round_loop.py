@@ -7,7 +7,6 @@ begins. This is the only place that touches the machine's state.
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias, assert_never
@@ -16,7 +15,9 @@ from . import round_machine as machine
 from .allowance import Allowances
 from .attestations import Attestations
 from .chunks import Contribution
+from .event_queue import EventQueue
 from .identity import PeerId
+from .lag import FAR_BEHIND_ROUNDS, Lag, Prove
 from .mail import Mail
 from .messages import (
     Attest,
@@ -40,22 +41,14 @@ from .spec import Genesis
 from .transport import RemoteProtocolError
 from .votes import VoteStore
 
-FAR_BEHIND_ROUNDS = 4
-"""Results are kept by everybody for this many rounds; who is further behind needs a snapshot."""
-
-_MAX_QUEUED_BYTES = 8 << 20
-"""Of one peer's messages, while we are busy. Beyond it further ones are better lost; everything is repeated anyway."""
-_MESSAGE_OVERHEAD_BYTES = 4 << 10
 _COMMITS_AT_ONCE = 16
 """Commits that one peer gets without delay; then one per heartbeat. Whoever missed more rounds asks for the state."""
 _REJECTIONS_AT_ONCE, _REJECTIONS_PER_S = 32, 0.1
 """Of one peer that are said and journalled; the rest is refused in silence."""
-_MAX_SYNC_PAUSE_S = 60.0
 _DISK_RETRY_S = 2.0
 
 Observer: TypeAlias = Callable[[RoundEvent], None]
 Sync: TypeAlias = Callable[[], Awaitable[None]]
-Prove: TypeAlias = Callable[[], Awaitable[int]]
 
 
 @dataclass(frozen=True)
@@ -90,20 +83,17 @@ class RoundLoop:
         self._genesis, self._replica, self._votes = genesis, replica, votes
         self._lease_samples, self._num_chunks = lease_samples, num_chunks
         self._mail, self._peers, self._observer, self._sync, self._clock = mail, peers, observer, sync, clock
-        self._on_new_head, self._prove = on_new_head, prove
-        self._queue: asyncio.Queue[tuple[Event | Offer, float]] = asyncio.Queue()
+        self._on_new_head = on_new_head
+        self.queue: EventQueue[Event | Offer] = EventQueue(clock)
         self._early: dict[tuple[PeerId, str], Received] = {}
         """Messages for the round after the present one."""
         self._state: RoundState | None = None
-        self._is_tick_queued = False
-        self._queued_bytes: Counter[PeerId] = Counter()
         interval_s = genesis.timing.heartbeat_interval_s
         self._commits_to = Allowances(1 / interval_s, _COMMITS_AT_ONCE, clock)
         self._rejections = Allowances(_REJECTIONS_PER_S, _REJECTIONS_AT_ONCE, clock)
-        self._proven_round = 0
-        """Newest round that somebody has proven to be committed."""
-        self._probe: asyncio.Task[None] | None = None
-        self._sync_pause_s, self._sync_not_before_s = interval_s, 0.0
+        self._lag = Lag(prove or self._believe, interval_s, clock)
+        self._is_unwritable = False
+        """The last attempt to write votes failed, which is said once."""
         self._background: set[asyncio.Task[None]] = set()
         self.pending: Offer | None = None
         self.attestations = Attestations()
@@ -115,27 +105,6 @@ class RoundLoop:
     @property
     def phase(self) -> Phase:
         return Phase.TRAINING if self._state is None else self._state.phase
-
-    def feed(self, event: Event | Offer) -> None:
-        """Queue an event; never waits. A tick is left out while another one waits."""
-        if isinstance(event, machine.Tick):
-            if self._is_tick_queued:
-                return
-            self._is_tick_queued = True
-        self._queue.put_nowait((event, self._clock()))
-
-    def receive(self, message: Received) -> None:
-        """Queue a peer's message, unless too much of it waits already: a flood must not cost the others theirs."""
-        queued_bytes = self._queued_bytes[message.sender] + _size(message)
-        if queued_bytes <= _MAX_QUEUED_BYTES:
-            self._queued_bytes[message.sender] = queued_bytes
-            self._queue.put_nowait((message, self._clock()))
-
-    def _note_taken(self, event: Event | Offer) -> None:
-        if isinstance(event, Received) and event.sender in self._queued_bytes:
-            self._queued_bytes[event.sender] -= _size(event)
-            if self._queued_bytes[event.sender] <= 0:
-                del self._queued_bytes[event.sender]
 
     def observe(self, point: str, fields: dict[str, object]) -> None:
         """Tell the node what happened in the present round; of one peer's misconduct only so much."""
@@ -162,8 +131,7 @@ class RoundLoop:
     async def run(self) -> None:
         """Handle events for ever."""
         while True:
-            event, at_s = await self._queue.get()
-            self._note_taken(event)
+            event, at_s = await self.queue.get()
             await self._take(event, at_s)
             while self._mail.own:
                 await self._take(self._mail.own.popleft(), self._clock())
@@ -175,7 +143,6 @@ class RoundLoop:
             case Received() if not isinstance(event.body, Heartbeat):
                 await self._route(event, at_s)
             case machine.Tick():
-                self._is_tick_queued = False
                 await self._advance(event, at_s)
                 await self._keep_up()
             case _:
@@ -217,38 +184,24 @@ class RoundLoop:
 
     async def _keep_up(self) -> None:
         """Get a snapshot when the results that lead up to the others are not kept any more, or our state is damaged."""
-        if self._sync is None or self._clock() < self._sync_not_before_s:
-            return
-        if self._is_far_behind() or self._disagrees():
+        if self._sync is not None and self._lag.may_ask and (self._is_far_behind() or self._disagrees()):
             await self._resync(self._sync)
 
     def _is_far_behind(self) -> bool:
         """Whether it is proven that results alone may not lead to the others any more. Begins to ask for a proof."""
-        far_ahead = self._replica.head_round + FAR_BEHIND_ROUNDS
-        is_due = self._sync is not None and self._probe is None and self._clock() >= self._sync_not_before_s
-        if is_due and self._proven_round <= far_ahead and self._peers.ahead(far_ahead):
-            self._probe = self.spawn(self._look_ahead())
-        return self._proven_round > far_ahead
+        head_round = self._replica.head_round
+        is_claimed = self._sync is not None and bool(self._peers.ahead(head_round + FAR_BEHIND_ROUNDS))
+        if self._lag.begins_proof(head_round, is_claimed=is_claimed):
+            self.spawn(self._look_ahead(head_round))
+        return self._lag.is_proven(head_round)
 
-    async def _look_ahead(self) -> None:
-        """Some peer says that it is far ahead. That is only its word, so rounds go on until somebody has proven it."""
-        before = self._proven_round
-        try:
-            if self._prove is None:
-                self._proven_round = max(self._peers.rounds(), default=0)
-            else:
-                self._proven_round = await self._prove()
-        except (OSError, ConnectionError) as error:
-            self.observe("state.unproven", {"why": str(error)})
-        finally:
-            self._probe = None
-        self._pace_sync(is_fruitful=self._proven_round > max(before, self._replica.head_round))
+    async def _believe(self) -> int:
+        """Without anybody to prove it, what peers say of themselves."""
+        return max(self._peers.rounds(), default=0)
 
-    def _pace_sync(self, *, is_fruitful: bool) -> None:
-        """Peers that lie about their round, or give nothing, are asked less and less often."""
-        interval_s = self._genesis.timing.heartbeat_interval_s
-        self._sync_pause_s = interval_s if is_fruitful else min(2 * self._sync_pause_s, _MAX_SYNC_PAUSE_S)
-        self._sync_not_before_s = 0.0 if is_fruitful else self._clock() + self._sync_pause_s
+    async def _look_ahead(self, head_round: int) -> None:
+        if (why := await self._lag.prove(head_round)) is not None:
+            self.observe("state.unproven", {"why": why})
 
     async def _resync(self, sync: Sync) -> bool:
         """Whether there is another state now. If not, nothing has changed, a contribution that waits included."""
@@ -256,7 +209,7 @@ class RoundLoop:
         self.observe("state.syncing", {})
         await sync()
         is_fruitful = before != (self._replica.head_round, self._replica.state_hash)
-        self._pace_sync(is_fruitful=is_fruitful)
+        self._lag.pace(is_fruitful=is_fruitful)
         if is_fruitful:
             self.settle(Aborted("the state was replaced by a newer one"))
             await self.begin()
@@ -292,10 +245,10 @@ class RoundLoop:
             self.reduction.report_held(acceptor.accepted.record)
         for commit in self._replica.commits(number, 1):
             # The chain is ahead of the state: a crash, or a state restored from an older checkpoint. It is decided.
-            self.feed(Received(self._mail.me, commit, b""))
+            self.queue.put(Received(self._mail.me, commit, b""))
         early, self._early = self._early, {}
         for event in early.values():
-            self.feed(event)
+            self.queue.put(event)
 
     async def _advance(self, event: Event, at_s: float) -> None:
         if self._state is None:
@@ -311,12 +264,13 @@ class RoundLoop:
                 await self._perform(action)
         elif not isinstance(event, Received | machine.Tick):
             # Nobody repeats what happens here. It is due again when the disk may take the vote.
-            self.spawn(self._feed_later(event, number=self.round))
+            self.spawn(self._feed_later(event, self.round))
 
-    async def _feed_later(self, event: Event, number: int) -> None:
+    async def _feed_later(self, event: Event, round_number: int) -> None:
         await asyncio.sleep(self._genesis.timing.heartbeat_interval_s)
-        if number == self.round:
-            self.feed(event)
+        is_withdrawn = isinstance(event, machine.Contributed) and self.pending is None
+        if self.round == round_number and not is_withdrawn:
+            self.queue.put(event)
 
     async def _persist(self, actions: tuple[Action, ...]) -> bool:
         """Make promises and votes durable before anything else happens. False: nothing may happen."""
@@ -326,8 +280,11 @@ class RoundLoop:
         try:
             await asyncio.to_thread(self._votes.save, self.round, acceptors[-1])
         except OSError as error:
-            self.observe("votes.unwritable", {"why": error.strerror or str(error)})
+            if not self._is_unwritable:
+                self.observe("votes.unwritable", {"why": error.strerror or str(error)})
+            self._is_unwritable = True
             return False
+        self._is_unwritable = False
         return True
 
     async def _perform(self, action: Action) -> None:
@@ -387,7 +344,7 @@ class RoundLoop:
         """The decided bytes; None if nobody gives them in time, or as soon as it is clear that nobody has to."""
         obtaining = asyncio.ensure_future(self.reduction.obtain(record, self._genesis.timing.attempt_timeout_s))
         try:
-            while not obtaining.done() and not (self._is_far_behind() and self._clock() >= self._sync_not_before_s):
+            while not obtaining.done() and not (self._is_far_behind() and self._lag.may_ask):
                 await asyncio.wait({obtaining}, timeout=self._genesis.timing.heartbeat_interval_s)
             return obtaining.result() if obtaining.done() else None
         finally:
@@ -436,8 +393,3 @@ class RoundLoop:
             task.cancel()
         await asyncio.gather(*self._background, return_exceptions=True)
         self.settle(Aborted("the node is stopping"))
-
-
-def _size(message: Received) -> int:
-    """What a waiting message takes, roughly."""
-    return len(message.raw) + _MESSAGE_OVERHEAD_BYTES

@@ -243,11 +243,27 @@ _SIGNATURE_TABLE = re.compile(r"^\[signature\][^\n]*\n(?:(?!\[)[^\n]*(?:\n|\Z))*
 # --- errors in one line each ------------------------------------------------------------------------------------------
 
 
+_MAX_FAULTS = 20
+_MAX_KEY_DEPTH = 32
+_BESIDE_KEYS = re.compile(r"""[^\w."' \t-]+""")
+"""Splits a text between its dotted keys; `tomllib` takes a time that grows with the square of their depth."""
+
+
 def _toml(text: str, source: str) -> dict[str, Any]:
+    if any(words.count(".") > _MAX_KEY_DEPTH for words in _BESIDE_KEYS.split(text)):
+        raise SpecError([f"{source}: nested too deeply; this is not a run spec"])
     try:
         return tomllib.loads(text)
-    except tomllib.TOMLDecodeError as error:
-        raise SpecError([f"{source}: not valid TOML: {error}"]) from None
+    except RecursionError:
+        raise SpecError([f"{source}: nested too deeply; this is not a run spec"]) from None
+    except ValueError as error:  # TOMLDecodeError, and what int() says of a number with thousands of digits
+        raise SpecError([f"{source}: not valid TOML: {_one_line(str(error))}"]) from None
+
+
+def _one_line(text: str) -> str:
+    """``text`` without line breaks and escapes, and not too long: parts of it are from the file."""
+    shown = "".join(character if character.isprintable() else " " for character in text)
+    return shown if len(shown) <= 300 else shown[:299] + "…"
 
 
 def _check_version(table: dict[str, Any], source: str) -> None:
@@ -263,17 +279,18 @@ def _validated(model: type[M], table: Any, source: str, prefix: str = "") -> M:
         return model.model_validate_json(canonical_json(table))
     except ValidationError as error:
         raise SpecError(explain(error, model, source, prefix)) from None
-    except (TypeError, ValueError) as error:
-        raise SpecError([f"{source}: a value has no place in a run spec: {error}"]) from None
+    except (TypeError, ValueError, RecursionError) as error:
+        raise SpecError([f"{source}: a value has no place in a run spec: {_one_line(str(error))}"]) from None
 
 
 def explain(error: ValidationError, model: type[BaseModel], source: str, prefix: str = "") -> list[str]:
     """One line per fault of ``error``, naming file and field; an unknown key comes with the closest known one."""
     faults = error.errors(include_url=False, include_context=False)
-    return [
-        f"{source}: {_fault(fault['type'], fault['loc'], fault['msg'], fault['input'], model, prefix)}"
-        for fault in faults
+    lines = [
+        f"{source}: {_one_line(_fault(fault['type'], fault['loc'], fault['msg'], fault['input'], model, prefix))}"
+        for fault in faults[:_MAX_FAULTS]
     ]
+    return lines if len(faults) <= _MAX_FAULTS else [*lines, f"{source}: and {len(faults) - _MAX_FAULTS} more faults"]
 
 
 def _fault(
@@ -291,7 +308,10 @@ def _fault(
 
 
 def _short(value: Any) -> str:
-    text = repr(value)
+    try:
+        text = repr(value)
+    except RecursionError:
+        text = "…"
     return text if len(text) <= 60 else text[:57] + "…"
 
 

@@ -19,6 +19,7 @@ import os
 from pathlib import Path
 from typing import Any
 
+from .durable import sync_folder
 from .messages import Accepted, canonical_json
 from .round_machine import Acceptor
 
@@ -130,7 +131,7 @@ class VoteStore:
             file.flush()
             os.fsync(file.fileno())
         temporary.replace(path)
-        _fsync_folder(self._folder)
+        sync_folder(self._folder)
 
 
 def _read(path: Path) -> dict[str, Any]:
@@ -141,11 +142,3 @@ def _read(path: Path) -> dict[str, Any]:
     if hashlib.sha256(body).hexdigest().encode() != digest:
         raise VoteFileDamaged(path, "its checksum does not match")
     return json.loads(body)
-
-
-def _fsync_folder(folder: Path) -> None:
-    descriptor = os.open(folder, os.O_RDONLY | os.O_DIRECTORY)
-    try:
-        os.fsync(descriptor)
-    finally:
-        os.close(descriptor)

@@ -8,7 +8,6 @@ all-reduce; Ryabinin et al. 2021, "Moshpit SGD", and hivemind's averager use the
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Callable
 from concurrent.futures import Executor
 
@@ -16,6 +15,7 @@ from ..chunks import ChunkGrid, Contribution, covers
 from ..identity import PeerId
 from ..messages import Plan, SpanResult
 from ..results import ResultBuffer
+from ..stream_limit import StreamLimit
 from ..tasks import run_all
 from ..transport import ByteStream, RemoteProtocolError, Transport
 from ..wakeup import Signal
@@ -36,7 +36,7 @@ class SpanInbox:
         self._grid = grid
         self._settings = settings or ExchangeSettings()
         self._exchanges: dict[str, Exchange] = {}
-        self._num_streams: Counter[PeerId] = Counter()
+        self._limit = StreamLimit(self._settings.max_streams_per_peer)
         self._changed = Signal()
         transport.serve(wire.PROTOCOL, self._handle)
 
@@ -48,17 +48,11 @@ class SpanInbox:
         self._exchanges.pop(exchange.plan_id, None)
 
     async def _handle(self, stream: ByteStream) -> None:
-        peer = stream.remote
-        if self._num_streams[peer] >= self._settings.max_streams_per_peer:
-            raise RemoteProtocolError(peer, "too many streams", f"{self._num_streams[peer]} are open")
-        self._num_streams[peer] += 1
-        try:
+        with self._limit.hold(stream.remote):
             header = await wire.SpanHeader.read(stream, self._grid.num_chunks)
             exchange = await self._exchange_of(header, stream)
             if exchange is not None:
                 await exchange.serve(stream, header)
-        finally:
-            self._num_streams[peer] -= 1
 
     async def _exchange_of(self, header: wire.SpanHeader, stream: ByteStream) -> Exchange | None:
         try:

@@ -3,17 +3,16 @@
 from __future__ import annotations
 
 import asyncio
-from collections import Counter
 from collections.abc import Sequence
 from concurrent.futures import Executor
 from typing import Protocol
 
 from pydantic import ValidationError
 
-from ..identity import PeerId
 from ..messages import Commit, Digest
 from ..offload import off_loop
 from ..payload import NO, YES, write_payload
+from ..stream_limit import StreamLimit
 from ..transport import Buffer, ByteStream, RemoteProtocolError, Transport
 from .pacing import Pacer
 from .snapshot import SnapshotManifest
@@ -67,24 +66,17 @@ class StateServer:
     ) -> None:
         self._source = source
         self._executor = executor
-        self._max_streams_per_peer = max_streams_per_peer
         self._pacer = pacer or Pacer()
         self._turn = asyncio.Semaphore(max_concurrent)
-        self._num_streams: Counter[PeerId] = Counter()
+        self._limit = StreamLimit(max_streams_per_peer)
         transport.serve(PROTOCOL, self._handle)
 
     async def _handle(self, stream: ByteStream) -> None:
-        peer = stream.remote
-        if self._num_streams[peer] >= self._max_streams_per_peer:
-            raise RemoteProtocolError(peer, "too many streams", f"{self._num_streams[peer]} are open")
-        self._num_streams[peer] += 1
-        try:
+        with self._limit.hold(stream.remote):
             while True:
                 frame = await stream.read(MAX_REQUEST_BYTES)
                 async with self._turn:
                     await self._answer(stream, frame)
-        finally:
-            self._num_streams[peer] -= 1
 
     async def _answer(self, stream: ByteStream, frame: bytes) -> None:
         try:

@@ -10,8 +10,8 @@ from typing import Annotated
 from pydantic import Field
 
 from ...kernels.hash_tree import LEAF_BYTES, leaf_digest, root
+from ..durable import sync_folder
 from ..messages import Count, Digest, Frozen, Round
-from ..results import sync_folder
 from ..transport import Buffer
 
 

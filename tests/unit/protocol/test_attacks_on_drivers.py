@@ -247,7 +247,7 @@ async def test_a_flood_of_messages_costs_neither_memory_nor_the_others_their_rou
         for number in range(3000):
             body = Prepare(fragment=0, round=1, ballot=number) if number % 2 else CommitRequest(fragment=0, round=1)
             await attacker.say(victim, body)
-            most = max(most, sum(loop._queued_bytes.values()))
+            most = max(most, sum(loop.queue.queued_bytes.values()))
             await asyncio.sleep(0)
 
     flooding = asyncio.create_task(flood())
@@ -283,11 +283,11 @@ async def test_one_peers_waiting_messages_are_bounded_while_the_node_is_busy(swa
     from atoll.protocol.round_machine import Received
 
     for _ in range(5000):  # no await: the loop has no chance to take any
-        loop.receive(Received(PEOPLE[4].peer_id, ready, bytes(100_000)))
-    loop.receive(Received(PEOPLE[1].peer_id, ready, b"x"))
-    assert loop._queued_bytes[PEOPLE[4].peer_id] <= 8 << 20
-    assert loop._queued_bytes[PEOPLE[1].peer_id] > 0, "the others are still heard"
-    await swarm.until(lambda: not loop._queued_bytes)
+        loop.queue.put_message(Received(PEOPLE[4].peer_id, ready, bytes(100_000)))
+    loop.queue.put_message(Received(PEOPLE[1].peer_id, ready, b"x"))
+    assert loop.queue.queued_bytes[PEOPLE[4].peer_id] <= 8 << 20
+    assert loop.queue.queued_bytes[PEOPLE[1].peer_id] > 0, "the others are still heard"
+    await swarm.until(lambda: not loop.queue.queued_bytes)
 
 
 # --- disks ------------------------------------------------------------------------------------------------------------

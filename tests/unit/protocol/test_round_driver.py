@@ -12,6 +12,7 @@ import numpy as np
 import pytest
 
 from atoll.kernels.codec import codec
+from atoll.protocol import round_loop
 from atoll.protocol.chunks import ChunkGrid, Contribution, commitment, leaf_digests
 from atoll.protocol.identity import Identity, PeerId
 from atoll.protocol.leader import permutation
@@ -304,6 +305,25 @@ async def test_a_leader_with_a_full_disk_says_so_and_never_leads_or_votes(swarm,
     for outcome in outcomes:
         voters = [bytes.fromhex(vote) for vote in outcome.commit.votes]
         assert not any(leader.encode() in vote for vote in voters)
+
+
+@pytest.mark.parametrize("swarm", [1], indirect=True)
+async def test_what_a_full_disk_held_up_happens_once_there_is_space_again(swarm, monkeypatch):
+    """Alone, so that nobody else can bring the round to its end; said once, however often it is tried."""
+    monkeypatch.setattr(round_loop, "_DISK_RETRY_S", 0.05)
+    node = swarm.nodes[PEOPLE[0].peer_id]
+    save, failures = node.driver._votes.save, iter(range(3))
+
+    def full_at_first(*arguments: object) -> None:
+        if next(failures, None) is not None:
+            raise OSError(28, "No space left on device")
+        save(*arguments)
+
+    monkeypatch.setattr(node.driver._votes, "save", full_at_first)
+    outcome = await asyncio.wait_for(swarm.contribute(PEOPLE[0], 1.0), 20)
+    assert isinstance(outcome, Committed)
+    assert node.points().count("votes.unwritable") == 1
+    assert next(failures, None) is None
 
 
 async def test_a_replica_that_fails_is_heard_of_by_whoever_waits(swarm):

@@ -158,4 +158,4 @@ async def test_cancelling_ends_every_stream_and_task(lab):
     with pytest.raises(asyncio.CancelledError):
         await running
     await swarm.until(lambda: not swarm.network._streams)
-    assert all(not inbox._num_streams.total() for inbox in swarm.inboxes.values())
+    assert all(not inbox._limit.num_open for inbox in swarm.inboxes.values())
