@@ -28,7 +28,7 @@ def temporary() -> Iterator[Path]:
     """The only place for temporary files of the processes under test; short enough for sockets."""
     folder = Path(tempfile.mkdtemp(prefix="lab-"))
     yield folder
-    shutil.rmtree(folder)
+    shutil.rmtree(folder, ignore_errors=True)
 
 
 def places(temporary: Path) -> dict[str, str]:
