@@ -6,6 +6,7 @@ was reached is proven by the kill itself) and started again each time with its f
 
 from __future__ import annotations
 
+import time
 from pathlib import Path
 
 import pytest
@@ -84,13 +85,16 @@ def assert_counts_soon(victim: Node, survivors: list[Node], first_event: int, be
 
 def lose_no_round(survivors: list[Node], when: str) -> None:
     """Everybody else commits the round that was going on, and the next one, within the deadline."""
-    last = head(survivors)
+    last, killed_s = head(survivors), time.monotonic()
     for node in survivors:
-        node.wait_for(
+        done = node.wait_for(
             f"two more rounds after a kill {when}",
             lambda events: [event for event in rounds(events) if event["round"] >= last + 2],
             DEADLINE_S,
-        )
+        )[0]
+        took_s = done["at_s"] - killed_s
+        print(f"{node.name}: two rounds within {took_s:.1f} s of a kill {when}")
+        assert took_s <= DEADLINE_S, f"{node.name} took {took_s:.0f} s after a kill {when}"
 
 
 def assert_one_history(nodes: list[Node]) -> None:

@@ -53,6 +53,7 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Node]]:
         )
         try:
             nodes[0].start()
+            nodes[0].wait_for("its network", is_past_its_start, 60)  # the others' seed: it tells them who they are
             nodes[1].start()
             nodes[2].start(ATOLL_NAN_AT=str(NAN_ROUND))
             yield nodes
@@ -62,6 +63,10 @@ def nodes(tmp_path_factory: pytest.TempPathFactory) -> Iterator[list[Node]]:
                     node.stop()
             if is_mounted:
                 subprocess.run(["umount", str(full)], check=True)
+
+
+def is_past_its_start(events: list[Event]) -> bool:
+    return any(event["event"] == "state" and event["state"] != "starting" for event in events)
 
 
 def head(nodes: list[Node]) -> int:
