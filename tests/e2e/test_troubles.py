@@ -139,7 +139,8 @@ def test_a_node_that_slept_says_so_catches_up_and_counts_again(nodes: list[Node]
     log = sleeper.log_tail(400)
     assert log.count("this machine slept for") == 1
     numbers = [event["round"] for event in rounds(sleeper.events)]
-    assert numbers == list(range(numbers[0], numbers[-1] + 1))
+    # It may have skipped rounds by loading the swarm's state, but it never goes back or reports one twice.
+    assert numbers == sorted(set(numbers))
 
 
 def test_a_killed_node_delays_the_next_round_by_its_heartbeats_time_limit_and_soon_counts_again(
