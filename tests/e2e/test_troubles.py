@@ -123,6 +123,7 @@ def test_a_full_disk_keeps_the_old_checkpoint_and_is_said_once(nodes: list[Node]
 
 def test_a_node_that_slept_says_so_catches_up_and_counts_again(nodes: list[Node]) -> None:
     sleeper, others = nodes[2], nodes[:2]
+    all_count_again(nodes, head(nodes))  # it takes part: who sleeps before it has begun has nothing to catch up with
     assert sleeper.process is not None
     whole = [psutil.Process(sleeper.process.pid), *psutil.Process(sleeper.process.pid).children(recursive=True)]
     last = head(nodes)
@@ -147,6 +148,7 @@ def test_a_killed_node_delays_the_next_round_by_its_heartbeats_time_limit_and_so
     nodes: list[Node],
 ) -> None:
     victim, others = nodes[2], nodes[:2]
+    all_count_again(nodes, head(nodes))
     last = victim.wait_for_round(head(nodes) + 1, DEADLINE_S)["round"]
     victim.kill()
     killed_s = time.monotonic()
