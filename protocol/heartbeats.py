@@ -92,7 +92,10 @@ def _evaluated(progress: Progress) -> Evaluated | None:
 
 
 class Heartbeats:
-    """Two endless tasks: `beat` and `discover`. ``compose`` makes the next heartbeat."""
+    """Two endless tasks: `beat` and `discover`. ``compose`` makes the next heartbeat.
+
+    Records of peers that the run does not admit are left out: anybody can publish one under a key of its own.
+    """
 
     def __init__(
         self,
@@ -102,7 +105,9 @@ class Heartbeats:
         peers: PeerTable,
         compose: Callable[[], Heartbeat],
         wall_clock: Callable[[], float],
+        admits: Callable[[PeerId], bool] = lambda _: True,
     ) -> None:
+        self._admits = admits
         self._rhythm, self._directory, self._mail, self._peers = rhythm, directory, mail, peers
         self._compose, self._wall_clock = compose, wall_clock
 
@@ -140,5 +145,5 @@ class Heartbeats:
             envelope = self._mail.open_record(record)
         except InvalidMessage:
             return  # foreign, old or read before
-        if isinstance(envelope.body, Heartbeat):
+        if isinstance(envelope.body, Heartbeat) and self._admits(envelope.header.sender):
             self._peers.add(envelope.header.sender, envelope.body)

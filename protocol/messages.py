@@ -16,6 +16,7 @@ from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
 
 from .identity import Identity, PeerId, verify
+from .parsing import check_shape, first_fault
 
 DOMAIN = b"atoll/envelope/1\0"
 SIGNATURE_BYTES = 64
@@ -109,7 +110,7 @@ class SpanResult(Frozen):
     plan: Digest
     span: Count
     """Index into ``Plan.spans``."""
-    included: tuple[bool, ...]
+    included: Annotated[tuple[bool, ...], Field(max_length=1024)]
     """One flag per ``Plan.members``: the mean of every chunk of the span is over exactly these."""
     digest: Digest
     """BLAKE3 of the span's encoded mean."""
@@ -354,12 +355,7 @@ class Envelope(Frozen):
         if len(raw) < SIGNATURE_BYTES + 2:
             raise InvalidMessage("message is too short")
         signature, signed = raw[:SIGNATURE_BYTES], raw[SIGNATURE_BYTES:]
-        try:
-            content = json.loads(signed)
-            header = Header.model_validate_json(canonical_json(content["header"]))
-            body = _ANY.validate_json(canonical_json(content["body"]))
-        except (ValidationError, ValueError, KeyError, TypeError, RecursionError) as error:
-            raise InvalidMessage(f"malformed message: {str(error).splitlines()[0][:200]}") from None
+        header, body = _parse(signed)
         if header.run_id != run_id:
             raise InvalidMessage(f"message of another run ({header.run_id[:8]}…)")
         if not verify(header.sender, signature, DOMAIN + signed):
@@ -367,6 +363,24 @@ class Envelope(Frozen):
         if now_unix_s is not None and header.expires_unix_s < now_unix_s:
             raise InvalidMessage(f"message of …{header.sender[-5:]} expired")
         return cls(header=header, body=body, raw=raw)
+
+
+def _parse(signed: bytes) -> tuple[Header, Any]:
+    """Header and body of what was signed. Raises `InvalidMessage`, also for anything but the canonical form.
+
+    Nothing that is kept as evidence may then be padded: no spaces, no second key of the same name, no further field.
+    """
+    try:
+        check_shape(signed)
+        content = json.loads(signed)
+        header_text, body_text = canonical_json(content["header"]), canonical_json(content["body"])
+        if signed != b'{"body":' + body_text + b',"header":' + header_text + b"}":
+            raise ValueError("not in canonical form")
+        return Header.model_validate_json(header_text), _ANY.validate_json(body_text)
+    except ValidationError as error:
+        raise InvalidMessage(f"malformed message: {first_fault(error)}") from None
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise InvalidMessage(f"malformed message: {str(error)[:200]}") from None
 
 
 def seal(identity: Identity, header: Header, body: Message) -> bytes:

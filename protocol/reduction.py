@@ -84,8 +84,12 @@ class Reduction:
 
     def report_held(self, record: Record) -> None:
         """Tell the machine after a restart what the disk still holds."""
-        if not self._store.missing(record):
+        if self._store.keep(record):
             self._feed(_held(record))
+
+    def keep(self, record: Record) -> bool:
+        """Before a vote for ``record``: its results stay until the round is decided. False if they are not here."""
+        return self._store.keep(record)
 
     def decided(self, record: Record) -> None:
         """The round is over: forget rival attempts and old rounds. The exchange of ``record`` itself may go on and

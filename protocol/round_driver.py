@@ -109,7 +109,15 @@ class RoundDriver:
             peers=self._peers.others,
         )
         rhythm = Rhythm(timing.heartbeat_interval_s, timing.heartbeat_timeout_s / 2)
-        self._heartbeats = Heartbeats(rhythm, directory, self._mail, self._peers, self._compose_heartbeat, wall_clock)
+        self._heartbeats = Heartbeats(
+            rhythm,
+            directory,
+            self._mail,
+            self._peers,
+            self._compose_heartbeat,
+            wall_clock,
+            genesis.membership.admits,
+        )
         self._progress = Progress()
         self._tasks: set[asyncio.Task[None]] = set()
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
@@ -270,7 +278,7 @@ class RoundDriver:
             case CommitRequest():
                 self._loop.send_commit(remote, body.round)
             case Attest():
-                self._loop.attestations.add(remote, body, raw, self._replica.head_round)
+                self._loop.attestations.add(remote, body, raw, self._replica.head_round, self.roster)
                 self._loop.check_agreement()
             case _:
                 self._loop.queue.put_message(Received(remote, body, raw))

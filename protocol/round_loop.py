@@ -15,6 +15,7 @@ from . import round_machine as machine
 from .allowance import Allowances
 from .attestations import Attestations
 from .chunks import Contribution
+from .early import EarlyMessages
 from .event_queue import EventQueue
 from .identity import PeerId
 from .lag import FAR_BEHIND_ROUNDS, Lag, Prove
@@ -85,8 +86,7 @@ class RoundLoop:
         self._mail, self._peers, self._observer, self._sync, self._clock = mail, peers, observer, sync, clock
         self._on_new_head = on_new_head
         self.queue: EventQueue[Event | Offer] = EventQueue(clock)
-        self._early: dict[tuple[PeerId, str], Received] = {}
-        """Messages for the round after the present one."""
+        self._early = EarlyMessages()
         self._state: RoundState | None = None
         interval_s = genesis.timing.heartbeat_interval_s
         self._commits_to = Allowances(1 / interval_s, _COMMITS_AT_ONCE, clock)
@@ -180,7 +180,7 @@ class RoundLoop:
         elif isinstance(event.body, Commit):
             self._mail.post((event.sender,), CommitRequest(fragment=0, round=self.round))
         elif number == self.round + 1 and event.sender in self._peers.all:
-            self._early[event.sender, event.body.kind] = event
+            self._early.keep(event)
 
     async def _keep_up(self) -> None:
         """Get a snapshot when the results that lead up to the others are not kept any more, or our state is damaged."""
@@ -246,8 +246,7 @@ class RoundLoop:
         for commit in self._replica.commits(number, 1):
             # The chain is ahead of the state: a crash, or a state restored from an older checkpoint. It is decided.
             self.queue.put(Received(self._mail.me, commit, b""))
-        early, self._early = self._early, {}
-        for event in early.values():
+        for event in self._early.take_all():
             self.queue.put(event)
 
     async def _advance(self, event: Event, at_s: float) -> None:
@@ -277,6 +276,8 @@ class RoundLoop:
         acceptors = [action.acceptor for action in actions if isinstance(action, machine.Persist)]
         if not acceptors:
             return True
+        if self._votes_without_results(acceptors[-1]):
+            return False
         try:
             await asyncio.to_thread(self._votes.save, self.round, acceptors[-1])
         except OSError as error:
@@ -286,6 +287,11 @@ class RoundLoop:
             return False
         self._is_unwritable = False
         return True
+
+    def _votes_without_results(self, acceptor: machine.Acceptor) -> bool:
+        """A vote says that the results are durable here (S2); so many attempts may have come that they are gone."""
+        before, accepted = self._state and self._state.acceptor.accepted, acceptor.accepted
+        return accepted is not None and accepted != before and not self.reduction.keep(accepted.record)
 
     async def _perform(self, action: Action) -> None:
         match action:

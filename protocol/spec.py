@@ -127,6 +127,8 @@ class LimitsConfig(Frozen):
     max_tokens_per_round: Annotated[int, Field(ge=1, le=2**53)] = 2**40
     """A contribution's weight is clamped to this."""
     max_peers: Annotated[int, Field(ge=1, le=1024)] = 128
+    served_bytes_per_s: Annotated[float, Field(ge=65_536, le=1e12)] = 64 * 2**20
+    """Results, commits and state that a node gives to one peer, over any longer time."""
 
 
 class StopConfig(Frozen):

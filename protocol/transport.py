@@ -80,9 +80,12 @@ MessageHandler: TypeAlias = Callable[[PeerId, bytes], Awaitable[None]]
 StreamHandler: TypeAlias = Callable[[ByteStream], Awaitable[None]]
 
 
+MAX_COUNTED_PEERS = 4096
+
+
 @dataclass
 class Traffic:
-    """Bytes counted at the socket, control messages and framing included."""
+    """Bytes counted at the socket, control messages and framing included; by peer for the first `MAX_COUNTED_PEERS`."""
 
     sent_bytes: int = 0
     received_bytes: int = 0
@@ -91,11 +94,16 @@ class Traffic:
 
     def count_sent(self, peer: PeerId, num_bytes: int) -> None:
         self.sent_bytes += num_bytes
-        self.sent_to[peer] = self.sent_to.get(peer, 0) + num_bytes
+        _count(self.sent_to, peer, num_bytes)
 
     def count_received(self, peer: PeerId, num_bytes: int) -> None:
         self.received_bytes += num_bytes
-        self.received_from[peer] = self.received_from.get(peer, 0) + num_bytes
+        _count(self.received_from, peer, num_bytes)
+
+
+def _count(table: dict[PeerId, int], peer: PeerId, num_bytes: int) -> None:
+    if peer in table or len(table) < MAX_COUNTED_PEERS:  # identities are free: strangers must not fill memory
+        table[peer] = table.get(peer, 0) + num_bytes
 
 
 class Transport(Protocol):

@@ -7,11 +7,11 @@ import time
 from typing import Any
 
 from blake3 import blake3
-from pydantic import ValidationError
 
 from ...kernels.codec import InvalidEncoding
 from ..chunks import Contribution, span_chunks
 from ..messages import SpanResult
+from ..parsing import Unreadable, parse
 from ..transport import Buffer, ByteStream, PeerUnreachable, RemoteProtocolError, StreamClosed
 from . import wire
 from .context import ExchangeContext
@@ -135,8 +135,8 @@ class SpanMember:
     def _parse(self, text: bytes) -> SpanResult:
         plan = self._context.plan
         try:
-            result = SpanResult.model_validate_json(text)
-        except ValidationError:
+            result = parse(SpanResult, text)
+        except Unreadable:
             raise RemoteProtocolError(self._owner, "malformed span result") from None
         is_mine = result.plan == self._context.plan_id and result.span == self.span
         if not is_mine or len(result.included) != len(plan.members) or not any(result.included):

@@ -17,10 +17,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal, Self, cast
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from .. import transport as contract
 from ..identity import Identity, PeerId, public_key_of
+from ..parsing import Unreadable, parse
 from . import addresses, run_folder
 from .libp2p_transport import Libp2pTransport, protocol_prefix, shorten
 from .p2pd import P2pd, P2pdError, P2pdOptions
@@ -62,8 +63,8 @@ class Answerer:
 
     async def _handle(self, stream: SwarmStream, hello: bytes, address: str) -> None:
         try:
-            question = Question.model_validate_json(hello or b"{}")
-        except ValidationError:
+            question = parse(Question, hello or b"{}")
+        except Unreadable:
             raise contract.RemoteProtocolError(stream.remote, "malformed question") from None
         answer = await self._answer(question, stream.remote, address)
         await welcome(stream, answer.model_dump_json().encode())
@@ -110,8 +111,8 @@ async def ask(transport: Libp2pTransport, peer: PeerId, question: Question, time
     stream, payload = await transport.open_raw(peer, HELLO_PROTOCOL, question.model_dump_json().encode(), timeout_s)
     await stream.close()
     try:
-        return Answer.model_validate_json(payload)
-    except ValidationError:
+        return parse(Answer, payload)
+    except Unreadable:
         raise contract.PeerUnreachable(peer, "it is not an atoll node of this version") from None
 
 
