@@ -10,13 +10,12 @@ Nothing here performs I/O or knows the time; expiry is checked against a time th
 from __future__ import annotations
 
 import hashlib
-import json
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from .identity import Identity, PeerId, verify
-from .parsing import check_shape, first_fault
+from .parsing import Unreadable, canonical_json, parse, parse_any, split_canonical
 
 DOMAIN = b"atoll/envelope/1\0"
 SIGNATURE_BYTES = 64
@@ -40,11 +39,6 @@ NodePhase = Literal["starting", "syncing", "training", "ready", "exchanging", "p
 
 class InvalidMessage(ValueError):
     """Bytes that are not a valid message of this run: malformed, unsigned, foreign, expired or replayed."""
-
-
-def canonical_json(value: Any) -> bytes:
-    """UTF-8 JSON with sorted keys and no spaces. Floats use Python's shortest round-trip form; NaN is refused."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
 
 
 class Frozen(BaseModel):
@@ -389,21 +383,11 @@ class Envelope(Frozen):
 
 
 def _parse(signed: bytes) -> tuple[Header, Any]:
-    """Header and body of what was signed. Raises `InvalidMessage`, also for anything but the canonical form.
-
-    Nothing that is kept as evidence may then be padded: no spaces, no second key of the same name, no further field.
-    """
     try:
-        check_shape(signed)
-        content = json.loads(signed)
-        header_text, body_text = canonical_json(content["header"]), canonical_json(content["body"])
-        if signed != b'{"body":' + body_text + b',"header":' + header_text + b"}":
-            raise ValueError("not in canonical form")
-        return Header.model_validate_json(header_text), _ANY.validate_json(body_text)
-    except ValidationError as error:
-        raise InvalidMessage(f"malformed message: {first_fault(error)}") from None
-    except (ValueError, KeyError, TypeError, RecursionError) as error:
-        raise InvalidMessage(f"malformed message: {str(error)[:200]}") from None
+        body_text, header_text = split_canonical(signed, "body", "header")
+        return parse(Header, header_text), parse_any(_ANY, body_text)
+    except Unreadable as error:
+        raise InvalidMessage(f"malformed message: {error}") from None
 
 
 def seal(identity: Identity, header: Header, body: Message) -> bytes:

@@ -9,6 +9,7 @@ Pure: no I/O, no clock.
 
 from __future__ import annotations
 
+import json
 from typing import Any, TypeVar
 
 from pydantic import BaseModel, TypeAdapter, ValidationError
@@ -23,6 +24,28 @@ M = TypeVar("M", bound=BaseModel)
 
 class Unreadable(ValueError):
     """Bytes that are no value of the expected type, or more than one may hold. The message is one short line."""
+
+
+def canonical_json(value: Any) -> bytes:
+    """UTF-8 JSON with sorted keys and no spaces. Floats use Python's shortest round-trip form; NaN is refused."""
+    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
+
+
+def split_canonical(raw: bytes, first: str, second: str) -> tuple[bytes, bytes]:
+    """Canonical JSON of the two values of an object that has exactly these keys, in this order.
+
+    Raises `Unreadable` for anything but the canonical form: what is signed, kept and shown as evidence cannot be padded
+    with spaces, repeated keys or further fields.
+    """
+    check_shape(raw)
+    try:
+        content = json.loads(raw)
+        values = canonical_json(content[first]), canonical_json(content[second])
+    except (ValueError, KeyError, TypeError, RecursionError) as error:
+        raise Unreadable(_one_line(str(error) or type(error).__name__)) from None
+    if raw != b'{"%b":%b,"%b":%b}' % (first.encode(), values[0], second.encode(), values[1]):
+        raise Unreadable("not in canonical form")
+    return values
 
 
 def check_shape(raw: bytes) -> None:
@@ -55,5 +78,9 @@ def first_fault(error: ValidationError) -> str:
     fault = error.errors(include_url=False, include_context=False, include_input=False)[0]
     place = ".".join(str(part)[:40] for part in fault["loc"][:8])
     text = f"{place}: {fault['msg']}" if place else fault["msg"]
-    shown = "".join(character if character.isprintable() else " " for character in text)
-    return shown[:200]
+    return _one_line(text)
+
+
+def _one_line(text: str) -> str:
+    """Errors quote what a peer sent: no control characters, and not too long."""
+    return "".join(character if character.isprintable() else " " for character in text[:200])

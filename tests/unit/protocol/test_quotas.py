@@ -192,6 +192,7 @@ def plan_of(ballot: int) -> Plan:
         roster=(me,),
         next_roster=(me,),
         data_cursor=0,
+        rules=ZERO,
         attempt_timeout_s=1.0,
     )
 
