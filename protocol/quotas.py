@@ -21,6 +21,8 @@ SPAN_STREAMS_PER_PEER = 32
 """Concurrent, per plan a handful: one per span that the node owns."""
 RESULT_STREAMS_PER_PEER = 4
 STATE_STREAMS_PER_PEER = 4
+DHT_CALLS_PER_PEER = 64
+"""Concurrent calls of the directory; further ones are refused. All other streams: `SwarmSettings.max_streams_per_peer`."""
 
 # --- bytes per second -------------------------------------------------------------------------------------------------
 
@@ -34,6 +36,8 @@ SERVED_SECONDS_AT_ONCE = 4.0
 REQUEST_BYTES = 64 << 10
 """Each question counts as at least so many bytes: looking for what is not here costs time too."""
 MAX_METERED_PEERS = 4096
+DHT_BYTES_PER_S, DHT_BYTES_AT_ONCE = 1 << 20, 32 << 20
+"""Of the directory's answers to one peer. All records of 1,000 peers are 4 MiB, and a look-up asks a few holders."""
 
 # --- memory -----------------------------------------------------------------------------------------------------------
 

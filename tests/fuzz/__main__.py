@@ -13,7 +13,6 @@ import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Sequence
 from pathlib import Path
 
 TURN_S = 20.0
@@ -93,15 +92,9 @@ def _guided(position: int, seconds: float, seed: int) -> None:
     corpus = Path(tempfile.mkdtemp(prefix="atoll-corpus-"))
     for number, example in enumerate(target.examples):
         (corpus / str(number)).write_bytes(example)
-    arguments: Sequence[str] = (f"-max_total_time={int(seconds) or 1}", f"-seed={seed + 1}", "-timeout=10")
+    limits = (f"-max_total_time={int(seconds) or 1}", "-timeout=10", f"-max_len={min(target.max_bytes, 65_536)}")
     atheris.Setup(
-        [
-            sys.argv[0],
-            *arguments,
-            f"-max_len={min(target.max_bytes, 65_536)}",
-            f"-artifact_prefix={corpus}/",
-            str(corpus),
-        ],
+        [sys.argv[0], *limits, f"-seed={seed + 1}", f"-artifact_prefix={corpus}/", str(corpus)],
         lambda data: check(target, data) and None,
     )
     atheris.Fuzz()
