@@ -22,7 +22,7 @@ SPAN_STREAMS_PER_PEER = 32
 RESULT_STREAMS_PER_PEER = 4
 STATE_STREAMS_PER_PEER = 4
 DHT_CALLS_PER_PEER = 64
-"""Concurrent calls of the directory; further ones are refused. All other streams: `SwarmSettings.max_streams_per_peer`."""
+"""Concurrent calls of the directory; further ones are refused. Of all streams: `SwarmSettings.max_streams_per_peer`."""
 
 # --- bytes per second -------------------------------------------------------------------------------------------------
 
