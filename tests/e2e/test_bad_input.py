@@ -19,7 +19,7 @@ from atoll.protocol.spec import sign
 
 from .lab import Event, Node, run_atoll, swarm
 
-pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("bad input")]
+pytestmark = pytest.mark.e2e
 
 
 @pytest.fixture(scope="module")

@@ -16,7 +16,7 @@ import pytest
 
 from .lab import ATOLL, Node, eventually, rounds, run_atoll, swarm
 
-pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("leftovers")]
+pytestmark = pytest.mark.e2e
 
 SETTINGS = ("inner.num_steps=4", "data.validation_batches=1")
 GONE_S = 20.0

@@ -19,7 +19,7 @@ from atoll.training.checkpoint import CheckpointStore
 
 from .lab import Event, Node, eventually, hashes_by_round, journalled_commits, rounds, run_atoll, swarm
 
-pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("troubles")]
+pytestmark = pytest.mark.e2e
 
 HEARTBEAT_TIMEOUT_S = 3.0
 SETTINGS = (
