@@ -50,7 +50,7 @@ class _ModulesKeptTogether(LoadScopeScheduling):
 
 @pytest.hookimpl(optionalhook=True)
 def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> LoadScopeScheduling | None:
-    if config.getoption("dist") != "load":
+    if config.getoption("dist") not in ("load", "loadgroup"):
         return None
     config.option.loadscopereorder = False  # the longest tests begin first, not the largest modules
     return _ModulesKeptTogether(config, log)
