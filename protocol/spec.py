@@ -137,6 +137,31 @@ class TrustConfig(Frozen):
     """Chunks of other owners' means that each member recomputes per round, chosen in private. 0: none."""
 
 
+class RecoveryConfig(Frozen):
+    """Who may begin a new lineage without the operators, once a quorum is lost for ``timing.quorum_timeout_s``."""
+
+    delegates: Annotated[tuple[Peer, ...], Field(max_length=16)] = ()
+    """Nodes that sign a reset by themselves. None: only operators do, by hand."""
+    threshold: Annotated[int, Field(ge=1, le=16)] = 1
+    """How many of them must sign. With one, a delegate that is cut off leaves the others behind on its own."""
+
+    @model_validator(mode="after")
+    def _can_be_reached(self) -> Self:
+        if self.delegates and len(set(self.delegates)) < self.threshold:
+            raise ValueError(f"recovery.threshold ({self.threshold}) is more than recovery.delegates has peers")
+        return self
+
+
+class ControlConfig(Frozen):
+    """What operators have ordered since the start, by amendments. A spec leaves it out."""
+
+    paused: bool = False
+    """No round is planned."""
+    banned: Annotated[tuple[Peer, ...], Field(max_length=4096)] = ()
+    required_protocol: Annotated[int, Field(ge=1, le=1 << 16)] = PROTOCOL_VERSION
+    """A node that does not speak it takes no part."""
+
+
 class LimitsConfig(Frozen):
     """Bounds on what a peer declares of itself."""
 
@@ -162,6 +187,8 @@ class Genesis(Frozen):
     """State hash of round 0; every node recomputes it from ``model`` and refuses to start on another."""
     operators: Annotated[tuple[Peer, ...], Field(min_length=1, max_length=16)]
     """Peer ids (hence public keys) that may sign this spec."""
+    operator_threshold: Annotated[int, Field(ge=1, le=16)] = 1
+    """Signatures of operators that an amendment needs."""
     model: Table
     data: Table = Field(default_factory=dict)
     inner: Table = Field(default_factory=dict)
@@ -172,6 +199,8 @@ class Genesis(Frozen):
     trust: TrustConfig = TrustConfig()
     limits: LimitsConfig = LimitsConfig()
     stop: StopConfig = StopConfig()
+    recovery: RecoveryConfig = RecoveryConfig()
+    control: ControlConfig = ControlConfig()
     _run_id: str | None = PrivateAttr(default=None)
 
     @cached_property
@@ -189,6 +218,10 @@ class Genesis(Frozen):
         amended = type(self).model_validate_json(canonical_json({**self.model_dump(mode="json"), **changes}))
         amended._run_id = self.run_id
         return amended
+
+    def admits(self, peer: PeerId) -> bool:
+        """Whether ``peer`` may ever enter a roster."""
+        return self.membership.admits(peer) and peer not in self.control.banned
 
     @classmethod
     def parse(cls, text: str, source: str = "run spec") -> Self:
