@@ -101,8 +101,11 @@ class MembershipConfig(Frozen):
     fault_tolerance: Annotated[int, Field(ge=0, le=340)] | None = None
     """Misbehaving members that a certificate must survive; default a fifth of the roster, 0 = crashes only."""
     accept_sybil_risk: bool = False
+    """Strangers may fill an open run's roster, and then decide everything."""
+    witnesses: Annotated[tuple[Peer, ...], Field(max_length=64)] = ()
+    """Members of the first roster, more than half of whom must sign every commit, whoever else is in the roster."""
 
-    @field_validator("roster", "allowed")
+    @field_validator("roster", "allowed", "witnesses")
     @classmethod
     def _peers(cls, peers: tuple[PeerId, ...]) -> tuple[PeerId, ...]:
         for peer in peers:
@@ -113,8 +116,13 @@ class MembershipConfig(Frozen):
 
     @model_validator(mode="after")
     def _sybil(self) -> Self:
-        if self.mode == "open" and not self.accept_sybil_risk:
-            raise ValueError('membership.mode = "open" needs membership.accept_sybil_risk = true, or use mode "listed"')
+        if self.mode == "open" and not (self.accept_sybil_risk or self.witnesses):
+            raise ValueError(
+                'membership.mode = "open" needs membership.witnesses, or membership.accept_sybil_risk = true, '
+                'or use mode "listed"'
+            )
+        if not set(self.witnesses) <= set(self.roster):
+            raise ValueError("membership.witnesses must be in membership.roster")
         return self
 
     def admits(self, peer: PeerId) -> bool:
