@@ -35,9 +35,10 @@ from .changes import (
     Upgrade,
 )
 from .identity import Identity, PeerId, verify
-from .messages import Digest, Frozen, Plan, Round, canonical_json
+from .messages import Commit, Digest, Frozen, Plan, Round, canonical_json
 from .quorum import quorum_of
 from .spec import Genesis, Signature, explain
+from .standing import Standing
 
 DOMAIN = b"atoll/amendment/1\0"
 MAX_AMENDMENTS = 1024
@@ -153,6 +154,20 @@ class RunRules:
     def at(self, round_number: int) -> Genesis:
         """The rules that a round is held under by everybody who knows these amendments."""
         return self._of(len(self.amendments), round_number)
+
+    def standing(self, commit: Commit | None) -> Standing:
+        """What a commit (None: the genesis) leaves in force; where a lineage begins, the roster is its own."""
+        standing = Standing.of_genesis(self.genesis) if commit is None else Standing.after(commit)
+        fork = self.fork
+        if fork is None or (fork.round, fork.record) != (standing.round, standing.record_id):
+            return standing
+        newcomers = tuple(newcomer for newcomer in standing.newcomers if newcomer.peer in fork.roster)
+        return replace(standing, roster=fork.roster, newcomers=newcomers)
+
+    def is_present(self, commit: Commit) -> bool:
+        """Whether a commit is of the present lineage, or of the part of an older one that it goes on from."""
+        plan = commit.record.plan
+        return plan.lineage == self.at(plan.round).lineage
 
     def of_plan(self, plan: Plan) -> Genesis:
         """The rules that a plan names. Raises `UnknownRules` if no number of the known amendments makes them."""

@@ -13,6 +13,7 @@ from typing import Any, TypeAlias, assert_never
 
 from . import round_machine as machine
 from .allowance import Allowances
+from .amending import Amending, Learned
 from .attestations import Attestations
 from .chunks import Contribution
 from .event_queue import EventQueue
@@ -37,8 +38,9 @@ from .peers import PeerTable
 from .reduction import Reduction
 from .replica import Replica
 from .round_machine import Action, Event, Phase, Received, RoundState, Rules
-from .spec import Genesis
-from .transport import RemoteProtocolError
+from .rule_book import RuleBook
+from .spec import PROTOCOL_VERSION, Genesis
+from .transport import RemoteProtocolError, RulesDiffer
 from .votes import VoteStore
 
 _COMMITS_AT_ONCE = 16
@@ -46,6 +48,7 @@ _COMMITS_AT_ONCE = 16
 _REJECTIONS_AT_ONCE, _REJECTIONS_PER_S = 32, 0.1
 """Of one peer that are said and journalled; the rest is refused in silence."""
 _DISK_RETRY_S = 2.0
+_OUTDATED = "the run has gone on to a protocol that this version does not speak"
 
 Observer: TypeAlias = Callable[[RoundEvent], None]
 Sync: TypeAlias = Callable[[], Awaitable[None]]
@@ -67,7 +70,7 @@ class RoundLoop:
     def __init__(
         self,
         *,
-        genesis: Genesis,
+        book: RuleBook,
         replica: Replica,
         lease_samples: int,
         num_chunks: int,
@@ -78,13 +81,16 @@ class RoundLoop:
         sync: Sync | None,
         prove: Prove | None,
         on_new_head: Callable[[], None],
+        on_rules: Callable[[Genesis], None],
+        on_rules_differ: Callable[[PeerId], None],
         clock: Callable[[], float],
     ) -> None:
-        self._genesis, self._replica, self._votes = genesis, replica, votes
+        self._book, self._replica, self._votes = book, replica, votes
+        self._genesis = genesis = book.rules.at(replica.head_round + 1)
         self._lease_samples, self._num_chunks = lease_samples, num_chunks
         self._mail, self._peers, self._observer, self._sync, self._clock = mail, peers, observer, sync, clock
-        self._on_new_head = on_new_head
-        self.queue: EventQueue[Event | Offer] = EventQueue(clock)
+        self._on_new_head, self._on_rules, self._on_rules_differ = on_new_head, on_rules, on_rules_differ
+        self.queue: EventQueue[Event | Offer | Learned] = EventQueue(clock)
         self._early: dict[tuple[PeerId, str], Received] = {}
         """Messages for the round after the present one."""
         self._state: RoundState | None = None
@@ -96,11 +102,17 @@ class RoundLoop:
         """The last attempt to write votes failed, which is said once."""
         self._background: set[asyncio.Task[None]] = set()
         self.pending: Offer | None = None
+        self.amending = Amending(book, mail, self.observe, interval_s, clock)
         self.attestations = Attestations()
 
     @property
     def round(self) -> int:
         return self._replica.head_round + 1
+
+    @property
+    def genesis(self) -> Genesis:
+        """The rules that this round is held under."""
+        return self._genesis
 
     @property
     def phase(self) -> Phase:
@@ -136,10 +148,12 @@ class RoundLoop:
             while self._mail.own:
                 await self._take(self._mail.own.popleft(), self._clock())
 
-    async def _take(self, event: Event | Offer, at_s: float) -> None:
+    async def _take(self, event: Event | Offer | Learned, at_s: float) -> None:
         match event:
             case Offer():
                 await self._offer(event, at_s)
+            case Learned():
+                await self._learn(event)
             case Received() if not isinstance(event.body, Heartbeat):
                 await self._route(event, at_s)
             case machine.Tick():
@@ -152,6 +166,9 @@ class RoundLoop:
         contribution = offer.contribution
         if contribution.round != self.round:
             self.settle(self._missed(contribution))
+            return
+        if self._state is None:
+            self.settle(Aborted(_OUTDATED))
             return
         ready = Ready(
             round=self.round,
@@ -186,6 +203,8 @@ class RoundLoop:
 
     async def _keep_up(self) -> None:
         """Get a snapshot when the results that lead up to the others are not kept any more, or our state is damaged."""
+        if self._state is None:
+            return
         if self._sync is not None and self._lag.may_ask and (self._is_far_behind() or self._disagrees()):
             await self._resync(self._sync)
 
@@ -218,11 +237,67 @@ class RoundLoop:
             self._on_new_head()
         return is_fruitful
 
+    # --- the rules ----------------------------------------------------------------------------------------------------
+
+    async def _learn(self, learned: Learned) -> None:
+        """Put new amendments in force: for this round at once, or it might never end."""
+        if (rules := await self.amending.learn(learned)) is None:
+            return
+        before = self._book.rules
+        self._book.take(rules)
+        if rules.lineage != before.lineage:
+            await self._change_lineage()
+        elif rules.at(self.round).rules_id != before.at(self.round).rules_id:
+            await self._begin_anew()
+        self._on_new_head()
+
+    async def _begin_anew(self) -> None:
+        """The same round under other rules, as after a restart: what was promised and voted on holds."""
+        self._cancel_attempt()
+        await self.begin()
+        if self.pending is not None and self._state is not None:
+            await self._offer(self.pending, self._clock())
+
+    async def _change_lineage(self) -> None:
+        """Leave the present lineage. Nothing that was said in it counts in the new one."""
+        lineage = self._book.rules.lineage
+        self._cancel_attempt()
+        self.settle(Aborted(f"the run goes on in lineage {lineage}"))
+        self._early.clear()
+        self.queue.drop_messages()
+        self._peers.forget_heartbeats()
+        self.attestations = Attestations()
+        self._mail.begin_lineage(lineage)
+        self._votes.begin_lineage(lineage)
+        await self._replica.begin_lineage()
+        self.observe("lineage.begun", {"lineage": lineage, "round": self._replica.head_round})
+        await self.begin()
+
+    def _cancel_attempt(self) -> None:
+        if self._state is not None and self._state.attempt is not None:
+            self.reduction.cancel(self._state.attempt.plan_id)
+
+    def _obey(self, number: int) -> bool:
+        """Go by the rules of a round; whether this node speaks the protocol that they require."""
+        genesis = self._book.rules.at(number)
+        if genesis.rules_id != self._genesis.rules_id:
+            self.observe("rules.in_force", {"rules": genesis})
+        self._genesis = genesis
+        self._on_rules(genesis)
+        required = genesis.control.required_protocol
+        if required > PROTOCOL_VERSION:
+            self.observe("rules.outdated", {"wanted": required, "found": PROTOCOL_VERSION})
+        return required <= PROTOCOL_VERSION
+
     # --- the machine --------------------------------------------------------------------------------------------------
 
     async def begin(self) -> None:
         """Begin (or, after a restart, go on with) the round after the replica's head."""
         number, standing = self.round, self._replica.standing
+        if not self._obey(number):
+            self._state = None  # this round is not for us: whatever is said in it is not understood
+            self.settle(Aborted(_OUTDATED))
+            return
         for peer in standing.roster:
             self._peers.add(peer)
         abstain = await asyncio.to_thread(self._votes.forgot, number)
@@ -236,6 +311,7 @@ class RoundLoop:
             lease_samples=self._lease_samples,
             num_chunks=self._num_chunks,
             abstain=abstain,
+            alternatives=tuple(self._book.rules.possible(number))[1:],
         )
         acceptor = machine.Acceptor() if abstain else await asyncio.to_thread(self._votes.load, number)
         self._mail.begin_round()
@@ -254,6 +330,9 @@ class RoundLoop:
             return
         try:
             state, actions = machine.advance(self._state, event, at_s)
+        except RulesDiffer as error:
+            self._on_rules_differ(error.peer)
+            return
         except RemoteProtocolError as error:
             self.reject(error)
             return
