@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from .allowance import Allowances
-from .amendments import Amendment, InvalidAmendment, RunRules
+from .amendments import Amendment, InvalidAmendment, RunRules, may_recover
+from .changes import Reset
 from .identity import PeerId
 from .mail import Mail
 from .messages import Amendments, AmendmentsRequest, Heartbeat
@@ -56,6 +57,16 @@ class Amending:
         if texts and self._answers.take(peer):
             self._mail.post((peer,), Amendments(amendments=texts))
 
+    def lacks_signatures(self, amendment: Amendment) -> bool:
+        """Whether it is a delegates' reset that not enough of them have signed yet."""
+        rules, delegates = self._book.rules, self._book.rules.genesis.recovery.delegates
+        is_delegates = isinstance(amendment.change, Reset) and not amendment.signers().isdisjoint(delegates)
+        return is_delegates and not may_recover(rules.genesis, amendment.signers())
+
+    def send(self, amendment: Amendment, peers: Iterable[PeerId]) -> None:
+        """Give others an amendment that is not in force yet."""
+        self._mail.post((peer for peer in peers if peer != self._mail.me), Amendments(amendments=(_text(amendment),)))
+
     async def learn(self, learned: Learned) -> RunRules | None:
         """The rules with what is new, durable; None if there is nothing new, or it must not be, which is said."""
         try:
@@ -73,6 +84,10 @@ class Amending:
         for amendment in rules.amendments[self._book.num_amendments :]:
             self._observe("amendment.learned", {"amendment": amendment})
         return rules
+
+
+def _text(amendment: Amendment) -> str:
+    return amendment.canonical().decode()
 
 
 def parsed(sender: PeerId, texts: Sequence[str]) -> Learned:

@@ -19,7 +19,7 @@ class RoundEvent:
     ``peer.unreachable``, ``results.unavailable``, ``state.disagrees``, ``state.syncing``, ``state.unproven``,
     ``state.unwritable``, ``votes.unwritable``, ``votes.abstaining``, ``node.woke``,
     ``amendment.learned``, ``amendment.refused``, ``amendment.unwritable``, ``rules.in_force``, ``rules.outdated``,
-    ``lineage.begun``.
+    ``lineage.begun``, ``quorum.lost``.
     """
 
     point: str

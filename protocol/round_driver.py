@@ -29,6 +29,7 @@ from .mail import Mail
 from .messages import Amendments, AmendmentsRequest, Attest, Commit, CommitRequest, Heartbeat, InvalidMessage
 from .outcomes import Aborted, Committed, Outcome, RoundEvent
 from .peers import PeerInfo, PeerTable
+from .recovery import Recovery
 from .reduction import Reduction
 from .replica import Replica
 from .results import ResultStore
@@ -99,6 +100,7 @@ class RoundDriver:
             num_chunks=grid.num_chunks,
             votes=self._votes,
             mail=self._mail,
+            recovery=Recovery(identity, folder / "resets.jsonl", clock),
             peers=self._peers,
             observer=observer,
             sync=sync,

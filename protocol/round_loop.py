@@ -14,6 +14,7 @@ from typing import Any, TypeAlias, assert_never
 from . import round_machine as machine
 from .allowance import Allowances
 from .amending import Amending, Learned
+from .amendments import Amendment
 from .attestations import Attestations
 from .chunks import Contribution
 from .event_queue import EventQueue
@@ -35,6 +36,7 @@ from .messages import (
 )
 from .outcomes import Aborted, Outcome, RoundEvent, committed
 from .peers import PeerTable
+from .recovery import Recovery, Sight
 from .reduction import Reduction
 from .replica import Replica
 from .round_machine import Action, Event, Phase, Received, RoundState, Rules
@@ -76,6 +78,7 @@ class RoundLoop:
         num_chunks: int,
         votes: VoteStore,
         mail: Mail,
+        recovery: Recovery,
         peers: PeerTable,
         observer: Observer,
         sync: Sync | None,
@@ -103,6 +106,7 @@ class RoundLoop:
         self._background: set[asyncio.Task[None]] = set()
         self.pending: Offer | None = None
         self.amending = Amending(book, mail, self.observe, interval_s, clock)
+        self._recovery = recovery
         self.attestations = Attestations()
 
     @property
@@ -153,12 +157,13 @@ class RoundLoop:
             case Offer():
                 await self._offer(event, at_s)
             case Learned():
-                await self._learn(event)
+                await self._learn(await self._with_our_signature(event))
             case Received() if not isinstance(event.body, Heartbeat):
                 await self._route(event, at_s)
             case machine.Tick():
                 await self._advance(event, at_s)
                 await self._keep_up()
+                await self._recover()
             case _:
                 await self._advance(event, at_s)
 
@@ -170,6 +175,8 @@ class RoundLoop:
         if self._state is None:
             self.settle(Aborted(_OUTDATED))
             return
+        if self._state.ready is not None:
+            return  # offered already, when the round was begun anew
         ready = Ready(
             round=self.round,
             parent=self._replica.standing.record_id,
@@ -250,6 +257,54 @@ class RoundLoop:
         elif rules.at(self.round).rules_id != before.at(self.round).rules_id:
             await self._begin_anew()
         self._on_new_head()
+
+    def _sight(self, state: RoundState) -> Sight:
+        now_s, genesis = self._clock(), self._genesis
+        live = machine.live_roster(state, now_s)
+        ahead = self._peers.ahead(self._replica.head_round)
+        alive = [peer for peer in ahead if self._peers.all[peer].is_alive(now_s, genesis.timing.heartbeat_timeout_s)]
+        return Sight(
+            rules=self._book.rules,
+            standing=self._replica.standing,
+            state_hash=self._replica.state_hash,
+            live=live,
+            has_quorum=state.rules.quorum.reached(set(live)),
+            is_level=not alive,
+        )
+
+    async def _recover(self) -> None:
+        """Say that the quorum is lost, and do what the run has delegated to us for that case."""
+        if self._state is None:
+            return
+        sight = self._sight(self._state)
+        if not self._recovery.is_lost(self._genesis, has_quorum=sight.has_quorum):
+            return
+        if self._recovery.is_news():
+            self.observe("quorum.lost", {"num_live": len(sight.live), "roster_size": len(sight.standing.roster)})
+        if self._recovery.is_my_turn(self._genesis, sight.live):
+            await self._sign_reset(lambda: self._recovery.propose(sight))
+
+    async def _with_our_signature(self, learned: Learned) -> Learned:
+        """A reset that lacks signatures is no amendment yet: a delegate that agrees adds its own."""
+        newest, state = (learned.amendments or (None,))[-1], self._state
+        if newest is None or state is None or not self.amending.lacks_signatures(newest):
+            return learned
+        sight = self._sight(state)
+        if self._recovery.is_lost(self._genesis, has_quorum=sight.has_quorum):
+            await self._sign_reset(lambda: self._recovery.cosign(newest, sight))
+        return Learned(learned.amendments[:-1], learned.sender)
+
+    async def _sign_reset(self, sign: Callable[[], Amendment | None]) -> None:
+        """Enough signatures: it holds. Else the other delegates are asked for theirs."""
+        try:
+            amendment = await asyncio.to_thread(sign)
+        except OSError as error:
+            self.observe("amendment.unwritable", {"why": error.strerror or str(error)})
+            return
+        if amendment is not None and not self.amending.lacks_signatures(amendment):
+            await self._learn(Learned((amendment,)))
+        elif amendment is not None:
+            self.amending.send(amendment, self._genesis.recovery.delegates)
 
     async def _begin_anew(self) -> None:
         """The same round under other rules, as after a restart: what was promised and voted on holds."""

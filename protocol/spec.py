@@ -151,12 +151,13 @@ class RecoveryConfig(Frozen):
     delegates: Annotated[tuple[Peer, ...], Field(max_length=16)] = ()
     """Nodes that sign a reset by themselves. None: only operators do, by hand."""
     threshold: Annotated[int, Field(ge=1, le=16)] = 1
-    """How many of them must sign. With one, a delegate that is cut off leaves the others behind on its own."""
+    """How many of them must sign: more than half, so that delegates cut off from each other cannot sign two resets."""
 
     @model_validator(mode="after")
     def _can_be_reached(self) -> Self:
-        if self.delegates and len(set(self.delegates)) < self.threshold:
-            raise ValueError(f"recovery.threshold ({self.threshold}) is more than recovery.delegates has peers")
+        number = len(set(self.delegates))
+        if self.delegates and not number / 2 < self.threshold <= number:
+            raise ValueError(f"recovery.threshold ({self.threshold}) must be more than half of {number} delegates")
         return self
 
 
