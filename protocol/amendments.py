@@ -224,6 +224,12 @@ class RunRules:
             _check_effect(rules, amendment)
         return rules
 
+    def is_partial(self, amendment: Amendment) -> bool:
+        """Whether an amendment that would follow only lacks signatures."""
+        check_follows(self, amendment)
+        signers = amendment.signers()
+        return signers <= set(self.operators) and len(signers) < self.threshold
+
     def check_new(self, amendment: Amendment, round_number: int, roster: tuple[PeerId, ...]) -> None:
         """What an operator must not do by mistake, seen from a run that works on ``round_number`` with ``roster``.
 

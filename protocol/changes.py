@@ -131,3 +131,29 @@ class Reset(Rollback):
 Change: TypeAlias = (
     Seeds | Timing | Limits | LearningRate | Pause | Resume | Finish | Ban | Allow | Keys | Upgrade | Rollback | Reset
 )
+
+
+def in_words(change: Change) -> str:
+    """A change in a few words, for lists and logs; peers by the end of their ids."""
+    match change:
+        case Seeds():
+            return f"{len(change.seeds)} seeds"
+        case Timing() | Limits():
+            return ", ".join(f"{name} = {value:g}" for name, value in change.values.items())
+        case LearningRate():
+            parts = {"inner": change.inner, "outer": change.outer}
+            return ", ".join(f"{name} lr {value:g}" for name, value in parts.items() if value is not None)
+        case Pause():
+            return "pause"
+        case Resume():
+            return "resume"
+        case Finish():
+            return "last round"
+        case Ban() | Allow():
+            return f"{change.kind} {', '.join(f'…{peer[-5:]}' for peer in change.peers)}"
+        case Keys():
+            return f"{change.threshold} of {len(change.operators)} operators sign from now on"
+        case Upgrade():
+            return f"protocol {change.protocol_version}"
+        case Rollback():
+            return f"{change.kind}: lineage {change.lineage} goes on after round {change.round}"

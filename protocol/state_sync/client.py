@@ -32,7 +32,7 @@ from ..transport import (
     Transport,
 )
 from ..wakeup import Signal
-from .chain import Chain, InvalidChain, VerifyCommit
+from .chain import Chain, InvalidChain, RulesMissing, VerifyCommit
 from .planning import Certifier, LeafQueue, Uncertified, newest
 from .snapshot import PartialSnapshot, SnapshotManifest
 from .wire import MAX_COMMITS, PROTOCOL, CommitsAnswer, CommitsRequest, LeafRequest, ManifestRequest
@@ -168,6 +168,9 @@ class StateSync:
             commits = [await self._read(stream, Commit, MAX_MESSAGE_BYTES) for _ in range(answer.num_commits)]
             try:
                 self.chain = await off_loop(self.executor, self.chain.extended, commits, self.verify_commit)
+            except RulesMissing as error:  # heartbeats bring the amendments; then we come again
+                self.note(stream.remote, str(error))
+                return
             except InvalidChain as error:
                 raise RemoteProtocolError(stream.remote, "invalid chain", str(error)) from None
             if answer.num_commits < MAX_COMMITS:
