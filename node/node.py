@@ -14,11 +14,14 @@ from collections.abc import Coroutine, Mapping
 
 from ..kernels.chunk_grid import ChunkGrid
 from ..kernels.codec import codec
+from ..protocol.amendments import InvalidAmendment, RunRules
 from ..protocol.identity import Identity, PeerId
 from ..protocol.messages import Commit
 from ..protocol.outcomes import Committed, RoundEvent
 from ..protocol.peers import PeerInfo
 from ..protocol.round_driver import NodeFacts, RoundDriver
+from ..protocol.rule_book import RuleBook
+from ..protocol.spec import PROTOCOL_VERSION, Genesis
 from ..protocol.state_sync import StateServer, StateUnavailable, SyncProgress
 from ..protocol.swarm import PortInUse, Swarm, SwarmError, SwarmEvent, SwarmSettings
 from ..training.checkpoint import Saved
@@ -26,6 +29,7 @@ from ..training.config import TrainerSpec
 from ..training.flat import initial_state
 from ..training.reducer import Evaluation, Hello, Progress, Ready, Report, Warned, Withheld
 from ..training.shared_buffers import SharedBuffers
+from .amendment_store import AmendmentStore
 from .chain import Chain
 from .donor import Donor
 from .errors import UserError
@@ -35,12 +39,12 @@ from .overview import Parts
 from .receipts import ReceiptBook
 from .replica import Replica, checkpoint_store
 from .reporter import Reporter
-from .run_spec import RunSpec
+from .run_spec import RunSpec, training_config
 from .settings import NodeSettings
 from .state_loading import StateLoader
 from .telemetry import Telemetry
 from .trainer_process import TrainerGaveUp, TrainerProcess
-from .trainer_rounds import TrainerRounds
+from .trainer_rounds import Terms, TrainerRounds
 from .version import VERSION
 
 _LOOK_INTERVAL_S = 1.0
@@ -60,6 +64,8 @@ class Node:
         self._grid = ChunkGrid(spec.layout.num_elements, exchange.chunk_elements, self._codec)
         self._buffers = SharedBuffers.create(self._grid.num_elements, self._grid.num_chunks, self._grid.total_encoded)
         self._event_loop = asyncio.get_running_loop()
+        self._amendments = AmendmentStore(settings.folder)
+        self._book = RuleBook(self._known_rules(), self._amendments.append)
         self._known_peers = KnownPeers(settings.folder / "peers.json")
         self._replica = self._open_replica()
         self._trainer = TrainerProcess(
@@ -85,9 +91,24 @@ class Node:
         return self._replica.head_round
 
     @property
+    def _rules(self) -> Genesis:
+        """Those that the present round is held under."""
+        return self._book.rules.at(self.head_round + 1)
+
+    def _known_rules(self) -> RunRules:
+        """By this node's disk, and by what came with the run spec; nothing is in force that is not kept."""
+        rules = self._amendments.load(self._genesis)
+        try:
+            known = rules.extended(self._spec.amendments)
+        except InvalidAmendment as error:
+            raise UserError("amendments of the run spec", str(error), "get them from the operator again") from None
+        self._amendments.append(known.amendments[len(rules.amendments) :])
+        return known
+
+    @property
     def is_finished(self) -> bool:
         """Whether the run's last round is applied."""
-        last = self._genesis.stop.num_rounds
+        last = self._rules.stop.num_rounds
         return last > 0 and self.head_round >= last
 
     def _trainer_spec(self) -> TrainerSpec:
@@ -109,11 +130,11 @@ class Node:
             self._event_loop.call_soon_threadsafe(self._telemetry.warn, text)
 
         replica = Replica(
-            genesis=self._genesis,
-            initial=initial_state(self._spec.training.model),
+            book=self._book,
+            initial=lambda: initial_state(self._spec.training.model),
             buffers=self._buffers,
             grid=self._grid,
-            outer=self._spec.training.outer,
+            outer_of=lambda rules: training_config(rules, "rules in force").outer,
             store=checkpoint_store(self._settings.folder, self._settings.num_checkpoints, on_warning, on_point),
             chain=Chain(self._settings.folder / "chain.jsonl"),
             on_saved=self._on_saved,
@@ -140,7 +161,7 @@ class Node:
             buffers=self._buffers,
             grid=self._grid,
             lease_samples=self._inner.lease_samples,
-            last_round=self._genesis.stop.num_rounds,
+            terms=self._terms,
             contribute=driver.contribute,
             tell=self._trainer.send,
             on_warning=self._telemetry.warn,
@@ -160,7 +181,7 @@ class Node:
         self._tasks.append(asyncio.create_task(work))
 
     async def _start_swarm(self) -> Swarm:
-        settings, membership = self._settings, self._genesis.membership
+        settings, membership = self._settings, self._rules.membership
         ip = "ip6" if ":" in settings.listen_host else "ip4"
         listen = f"/{ip}/{settings.listen_host}/tcp/{settings.listen_port}"
         swarm_settings = SwarmSettings(
@@ -172,7 +193,7 @@ class Node:
             known_peers=self._known_peers.addresses,
             runtime_folder=settings.folder,
             is_seed=any(seed.endswith(self._identity.peer_id) for seed in membership.seeds),
-            progress_timeout_s=self._genesis.timing.progress_timeout_s,
+            progress_timeout_s=self._rules.timing.progress_timeout_s,
         )
         try:
             return await Swarm.start(swarm_settings, self._on_swarm_event)
@@ -182,6 +203,16 @@ class Node:
         except PortInUse as error:
             what, _, _ = str(error).partition("; ")
             raise UserError(what, "", "choose another with --port, or 0 for a free one", code="port_in_use") from None
+
+    def _terms(self) -> Terms:
+        """What the rules in force mean for the trainer's next round."""
+        rules = self._rules
+        is_held_up = rules.control.paused or rules.control.required_protocol > PROTOCOL_VERSION
+        return Terms(
+            last_round=rules.stop.num_rounds,
+            is_open=not is_held_up and rules.admits(self._identity.peer_id),
+            inner_lr=training_config(rules, "rules in force").inner.lr,
+        )
 
     def _make_driver(self, swarm: Swarm) -> RoundDriver:
         facts = NodeFacts(
@@ -203,6 +234,7 @@ class Node:
             observer=self._on_round_event,
             sync=self._load_state,
             prove=self._prove_head,
+            book=self._book,
         )
 
     async def stop(self, grace_s: float) -> None:
@@ -255,7 +287,7 @@ class Node:
 
         One that only stalls (a suspended machine, a break of the network) finds nobody any more once we have ended.
         """
-        now_s, patience_s = time.monotonic(), self._genesis.timing.drop_after_s
+        now_s, patience_s = time.monotonic(), self._rules.timing.drop_after_s
         members = (info for peer, info in driver.peers.items() if peer in driver.roster)
         recent = (info.heartbeat for info in members if info.is_alive(now_s, patience_s))
         return all(
@@ -312,6 +344,10 @@ class Node:
 
     def _on_round_event(self, event: RoundEvent) -> None:
         """Everything the driver does is journalled before anything else follows from it."""
+        if event.point == "lineage.begun" and self._rounds is not None:
+            self._rounds.on_state_replaced()
+        if event.point == "rules.in_force":
+            self._event_loop.call_soon(self._on_rules)
         outcome = event.fields.get("outcome")
         if not isinstance(outcome, Committed):
             self._reporter.round_event(event)
@@ -333,6 +369,12 @@ class Node:
         if number is not None:
             self._reporter.receipt(number)
 
+    def _on_rules(self) -> None:
+        """The run may be open again, or over."""
+        if self._rounds is not None:
+            self._rounds.on_rules()
+        self._applied.set()
+
     def _is_evaluator(self, commit: Commit | None) -> bool:
         """Members take turns in evaluating the new state: it is the same everywhere."""
         if commit is None:
@@ -344,7 +386,7 @@ class Node:
 
     def _state_loader(self, driver: RoundDriver) -> StateLoader:
         return StateLoader(
-            genesis=self._genesis,
+            book=self._book,
             me=self._identity.peer_id,
             transport=driver.transport,
             replica=self._replica,
@@ -404,12 +446,19 @@ class Node:
         if self._rounds is not None:
             self._rounds.open()
 
+    def _take_submitted(self, driver: RoundDriver) -> None:
+        """What the operator has signed with ``atoll run amend`` in this node's folder."""
+        submitted = [a for a in self._amendments.collect() if a.number > self._book.num_amendments]
+        if submitted:
+            driver.amend(submitted)
+
     async def _look(self) -> None:
         """Once a second: the sentence, the peers, and their addresses for the next start."""
         while True:
             self._reporter.look()
             if self._driver is not None:
                 self._known_peers.remember(_addresses(self._driver.peers))
+                self._take_submitted(self._driver)
             await asyncio.sleep(_LOOK_INTERVAL_S)
 
 

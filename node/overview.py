@@ -73,7 +73,7 @@ class Overview:
         now = situation(self._facts(clocks.monotonic_s))
         self._telemetry.state(now.state, now.reason, ends_in_s=now.ends_in_s, **now.values)
         commit, me, peers = self._replica.head, self._self(), self._driver.peers
-        timeout_s = self._spec.genesis.timing.heartbeat_timeout_s
+        timeout_s = self._driver.genesis.timing.heartbeat_timeout_s
         num_rounds = self._own.tally.num_rounds
         self._board.update(
             peers=peer_infos(me, peers, self._driver.roster, commit, num_rounds, clocks, timeout_s),
@@ -101,7 +101,7 @@ class Overview:
         )
 
     def _facts(self, now_s: float) -> Facts:
-        driver, genesis, own = self._driver, self._spec.genesis, self._own
+        driver, genesis, own = self._driver, self._driver.genesis, self._own
         roster, seeds = driver.roster, self._swarm.seed_results
         timeout_s = genesis.timing.heartbeat_timeout_s
         alive = {peer for peer, info in driver.peers.items() if info.is_alive(now_s, timeout_s)}
@@ -119,6 +119,9 @@ class Overview:
             has_started=self._rounds.has_started,
             is_young=now_s - self._attached_s < timeout_s,
             is_finishing=0 < genesis.stop.num_rounds <= self._replica.head_round,
+            is_paused=genesis.control.paused,
+            is_banned=self._me in genesis.control.banned,
+            required_protocol=genesis.control.required_protocol,
             is_syncing=own.sync_percent is not None,
             sync_percent=own.sync_percent,
             num_donors=own.num_donors,
@@ -147,7 +150,7 @@ class Overview:
 
     def _quorum_size(self) -> int:
         """Fewest members, this one among them, that can commit the round."""
-        return quorum_of(self._spec.genesis, self._driver.roster, self._driver.round).fewest_with(self._me)
+        return quorum_of(self._driver.genesis, self._driver.roster, self._driver.round).fewest_with(self._me)
 
     def _progress(self) -> float | None:
         """The share of this round's inner steps that is done, while they go on."""

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ..protocol.round_machine import Phase
+from ..protocol.spec import PROTOCOL_VERSION
 from .reasons import Reason, State
 
 
@@ -27,6 +28,10 @@ class Facts:
     has_started: bool = False
     """Whether the trainer works on this round."""
     is_syncing: bool = False
+    is_paused: bool = False
+    """By the run's operator."""
+    is_banned: bool = False
+    required_protocol: int = PROTOCOL_VERSION
     is_finishing: bool = False
     is_young: bool = False
     """Whether the network came up so recently that silence means nothing yet."""
@@ -55,7 +60,7 @@ class Situation:
 
 def situation(facts: Facts) -> Situation:
     """The first rule that applies."""
-    for rule in (_network, _syncing, _connecting, _joining, _alone, _finishing):
+    for rule in (_network, _barred, _syncing, _connecting, _paused, _joining, _alone, _finishing):
         found = rule(facts)
         if found is not None:
             return found
@@ -66,6 +71,16 @@ def _network(facts: Facts) -> Situation | None:
     if facts.p2p_alive:
         return None
     return Situation(State.DEGRADED, Reason.P2P_RESTARTING)
+
+
+def _barred(facts: Facts) -> Situation | None:
+    """The run does not want this node, or not this version of it."""
+    if facts.is_banned:
+        return Situation(State.EJECTED, Reason.EJECTED, {"rule": "its operator has banned this identity"})
+    if facts.required_protocol > PROTOCOL_VERSION:
+        values = {"wanted": facts.required_protocol, "found": PROTOCOL_VERSION}
+        return Situation(State.WAITING, Reason.PROTOCOL_MISMATCH, values)
+    return None
 
 
 def _syncing(facts: Facts) -> Situation | None:
@@ -84,6 +99,10 @@ def _connecting(facts: Facts) -> Situation | None:
         return Situation(State.CONNECTING)
     values = {"num_seeds": facts.num_seeds, "causes": facts.seed_causes}
     return Situation(State.CONNECTING, Reason.SEEDS_UNREACHABLE, values)
+
+
+def _paused(facts: Facts) -> Situation | None:
+    return Situation(State.PAUSED, Reason.RUN_PAUSED) if facts.is_paused else None
 
 
 def _joining(facts: Facts) -> Situation | None:

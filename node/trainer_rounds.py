@@ -37,6 +37,18 @@ def lease_of(replica: Replica, me: PeerId, lease_samples: int, last_round: int =
 
 
 @dataclass(frozen=True)
+class Terms:
+    """What the rules of the next round mean for this node's trainer."""
+
+    last_round: int = 0
+    """0: open-ended."""
+    is_open: bool = True
+    """Whether this node may train: the run is not paused, and takes its contributions."""
+    inner_lr: float | None = None
+    """None: the run spec's."""
+
+
+@dataclass(frozen=True)
 class LastWork:
     """What this node contributed last."""
 
@@ -56,13 +68,13 @@ class TrainerRounds:
         buffers: SharedBuffers,
         grid: ChunkGrid,
         lease_samples: int,
-        last_round: int,
+        terms: Callable[[], Terms],
         contribute: Callable[[Contribution], Awaitable[Outcome]],
         tell: Callable[[Event], Awaitable[None]],
         on_warning: Callable[[str], None],
     ) -> None:
         self._me, self._replica, self._buffers, self._grid = me, replica, buffers, grid
-        self._lease_samples, self._last_round = lease_samples, last_round
+        self._lease_samples, self._terms = lease_samples, terms
         self._contribute, self._tell, self._on_warning = contribute, tell, on_warning
         self._generation = 0
         self._has_trainer = False
@@ -122,10 +134,20 @@ class TrainerRounds:
             self._generation += 1
             self._started_round = number + 1 if lease is not None else None
             self._say(
-                Committed(round=number, counted=outcome.counted, generation=self._generation, lease=lease or _NO_LEASE)
+                Committed(
+                    round=number,
+                    counted=outcome.counted,
+                    generation=self._generation,
+                    lease=lease or _NO_LEASE,
+                    inner_lr=self._terms().inner_lr,
+                )
             )
         if is_evaluator and self._has_trainer:
             self._say(Evaluate())
+
+    def on_rules(self) -> None:
+        """Other rules are in force: a paused run may go on."""
+        self._start_if_due()
 
     def on_state_replaced(self) -> None:
         """A downloaded state was installed: whatever was being trained belongs to another one."""
@@ -140,7 +162,8 @@ class TrainerRounds:
     # --- inside -------------------------------------------------------------------------------------------------------
 
     def _lease(self) -> Lease | None:
-        return lease_of(self._replica, self._me, self._lease_samples, self._last_round)
+        terms = self._terms()
+        return lease_of(self._replica, self._me, self._lease_samples, terms.last_round) if terms.is_open else None
 
     def _say(self, event: Event) -> None:
         self._outbox.put_nowait(event)
@@ -159,6 +182,7 @@ class TrainerRounds:
                 lease=lease,
                 previous_counted=self._last_counted,
                 reset_optimizer=self._reset_optimizer,
+                inner_lr=self._terms().inner_lr,
             )
         )
         self._reset_optimizer = False

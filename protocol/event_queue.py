@@ -36,6 +36,14 @@ class EventQueue(Generic[E]):
         if self._shares.take(message.sender, size_of(message)):
             self._queue.put_nowait((message, self._clock()))
 
+    def drop_messages(self) -> None:
+        """Forget what peers have said and nobody has heard yet: it was meant for another lineage."""
+        waiting = [self._queue.get_nowait() for _ in range(self._queue.qsize())]
+        self.queued_bytes.clear()
+        for item in waiting:
+            if not isinstance(item[0], Received):
+                self._queue.put_nowait(item)
+
     async def get(self) -> tuple[E | Received | Tick, float]:
         """The next event, and when it came."""
         event, at_s = await self._queue.get()

@@ -34,8 +34,14 @@ class Gate:
         clock: Callable[[], float],
         on_refused: Callable[[RemoteProtocolError], None],
     ) -> None:
-        interval_s = genesis.timing.heartbeat_interval_s
-        self._transport, self._admits, self._on_refused = transport, genesis.membership.admits, on_refused
+        self._transport, self._on_refused = transport, on_refused
+        self._clock = clock
+        self.obey(genesis)
+
+    def obey(self, genesis: Genesis) -> None:
+        """From now on these rules say who is let in, and how often."""
+        interval_s, clock = genesis.timing.heartbeat_interval_s, self._clock
+        self._admits = genesis.admits
         self._messages = Allowances(MESSAGES_PER_HEARTBEAT / interval_s, MESSAGES_AT_ONCE, clock)
         self._bytes = Allowances(BYTES_PER_HEARTBEAT / interval_s, BYTES_AT_ONCE, clock)
         self._served = Meter(genesis.limits.served_bytes_per_s)

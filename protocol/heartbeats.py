@@ -60,7 +60,9 @@ _PHASES: dict[Phase, NodePhase] = {
 }
 
 
-def compose(facts: NodeFacts, progress: Progress, replica: Replica, phase: Phase, now_unix_s: float) -> Heartbeat:
+def compose(
+    facts: NodeFacts, progress: Progress, replica: Replica, phase: Phase, num_amendments: int, now_unix_s: float
+) -> Heartbeat:
     """The heartbeat of a node; while it trains, the round machine's phase says more than the trainer knows.
 
     A loss that is no number, or beyond what a message may say, is left out.
@@ -78,6 +80,7 @@ def compose(facts: NodeFacts, progress: Progress, replica: Replica, phase: Phase
         evaluated=_evaluated(progress),
         reachable=facts.reachable(),
         addresses=facts.addresses(),
+        num_amendments=num_amendments,
         sent_unix_s=max(0.0, now_unix_s),
     )
 
@@ -108,7 +111,8 @@ class Heartbeats:
         admits: Callable[[PeerId], bool] = lambda _: True,
     ) -> None:
         self._admits = admits
-        self._rhythm, self._directory, self._mail, self._peers = rhythm, directory, mail, peers
+        self.rhythm = rhythm
+        self._directory, self._mail, self._peers = directory, mail, peers
         self._compose, self._wall_clock = compose, wall_clock
 
     def say_now(self) -> None:
@@ -122,22 +126,22 @@ class Heartbeats:
     async def beat(self) -> None:
         while True:
             self.say_now()
-            await asyncio.sleep(self._rhythm.direct_s)
+            await asyncio.sleep(self.rhythm.direct_s)
 
     async def discover(self) -> None:
         """Publish ourselves and learn of others, for ever; a directory that fails is tried again."""
         while True:
             try:
-                async with asyncio.timeout(2 * self._rhythm.published_s):
+                async with asyncio.timeout(2 * self.rhythm.published_s):
                     await self._publish()
                     for record in await self._directory.records():
                         self._note(record)
             except Exception as error:
                 logger.info("directory: %r", error)
-            await asyncio.sleep(self._rhythm.published_s)
+            await asyncio.sleep(self.rhythm.published_s)
 
     async def _publish(self) -> None:
-        expires_unix_s = self._wall_clock() + 3 * self._rhythm.published_s
+        expires_unix_s = self._wall_clock() + 3 * self.rhythm.published_s
         await self._directory.publish(self._mail.seal(self._compose()), expires_unix_s)
 
     def _note(self, record: bytes) -> None:

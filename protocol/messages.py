@@ -176,6 +176,8 @@ class Heartbeat(Message):
     reachable: bool = True
     """Whether others can open streams to the sender. A peer that is not never owns a span and never leads."""
     addresses: Annotated[tuple[Annotated[str, Field(max_length=256)], ...], Field(max_length=16)] = ()
+    num_amendments: Count = 0
+    """Changes of the run's rules that the sender knows; who knows fewer asks for them."""
     sent_unix_s: Annotated[float, Field(ge=0, le=1e11)] = 0.0
     """Sender's clock, to estimate skew. Nothing is decided by it."""
 
@@ -302,6 +304,25 @@ class CommitRequest(Message):
     round: Round
 
 
+class AmendmentsRequest(Message):
+    """Asks for the amendments from number ``first`` on; the answer is `Amendments`, if the receiver has any."""
+
+    kind: Literal["amendments_request"] = "amendments_request"
+    first: Annotated[Count, Field(ge=1)]
+
+
+class Amendments(Message):
+    """Changes of the run's rules. They prove themselves (`amendments.Amendment`), whoever sends them."""
+
+    kind: Literal["amendments"] = "amendments"
+    amendments: Annotated[tuple[Annotated[str, Field(max_length=1 << 17)], ...], Field(max_length=1024)]
+    """Canonical JSON of each, in order."""
+
+
+OF_ANY_LINEAGE = (AmendmentsRequest, Amendments)
+"""What peers of two lineages may say to each other: how one of them learns of the other."""
+
+
 def round_of(body: Message) -> int:
     """The round that a message belongs to; for a heartbeat the last one that its sender has applied."""
     match body:
@@ -339,7 +360,9 @@ AnyMessage = Annotated[
     | Nack
     | Commit
     | Attest
-    | CommitRequest,
+    | CommitRequest
+    | AmendmentsRequest
+    | Amendments,
     Field(discriminator="kind"),
 ]
 _ANY: TypeAdapter[Any] = TypeAdapter(AnyMessage)

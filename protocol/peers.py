@@ -77,6 +77,10 @@ class PeerTable:
         self._peers[peer] = replace(known, unreachable=why)
         return True
 
+    def forget_heartbeats(self) -> None:
+        """What peers have said of themselves was of another lineage."""
+        self._peers = {peer: replace(info, heartbeat=None) for peer, info in self._peers.items()}
+
     def rounds(self) -> list[int]:
         """What peers say that they have applied."""
         return [info.heartbeat.round for info in self._peers.values() if info.heartbeat is not None]

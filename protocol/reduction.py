@@ -37,7 +37,7 @@ class Reduction:
         peers: Callable[[], Sequence[PeerId]],
     ) -> None:
         self._me, self._grid, self._transport, self._store = me, grid, transport, store
-        self._executor, self._settings = executor, settings
+        self._executor, self.settings = executor, settings
         self._feed, self._observe, self._peers = feed, observe, peers
         self._inbox = SpanInbox(transport, grid, settings)
         self._server = ResultServer(transport, store)
@@ -120,7 +120,7 @@ class Reduction:
                 self._inbox,
                 self._store.attempt(plan),
                 translate,
-                self._settings,
+                self.settings,
                 self._executor,
             )
             self.counters = exchange.counters
@@ -153,7 +153,7 @@ class Reduction:
         if running is None:
             return
         try:
-            async with asyncio.timeout(self._settings.contact_timeout_s):
+            async with asyncio.timeout(self.settings.contact_timeout_s):
                 while self._store.missing(record) and not running.done():
                     await self._changed.wait()
         except TimeoutError:

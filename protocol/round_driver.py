@@ -11,26 +11,31 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from .amending import Learned, parsed
+from .amendments import Amendment, RunRules
 from .chunks import ChunkGrid, Contribution
+from .envelopes import OtherLineage
 from .exchange import ExchangeCounters, ExchangeSettings
 from .gate import Gate
 from .heartbeats import Heartbeats, NodeFacts, Progress, Rhythm, compose
 from .identity import Identity, PeerId
 from .mail import Mail
-from .messages import Attest, Commit, CommitRequest, Heartbeat, InvalidMessage
+from .messages import Amendments, AmendmentsRequest, Attest, Commit, CommitRequest, Heartbeat, InvalidMessage
 from .outcomes import Aborted, Committed, Outcome, RoundEvent
 from .peers import PeerInfo, PeerTable
+from .recovery import Recovery
 from .reduction import Reduction
 from .replica import Replica
 from .results import ResultStore
 from .round_loop import FAR_BEHIND_ROUNDS, Observer, Offer, Prove, RoundLoop, Sync
 from .round_machine import Phase, Received, Tick, Woke
+from .rule_book import RuleBook
 from .spec import Genesis, TimingConfig
 from .transport import Directory, RemoteProtocolError, Transport
 from .votes import VoteStore
@@ -44,6 +49,10 @@ def _exchange_settings(timing: TimingConfig) -> ExchangeSettings:
     """Who does not show up within the progress limit is gone; keep-alives are well below it."""
     limit_s = timing.progress_timeout_s
     return ExchangeSettings(contact_timeout_s=limit_s, keepalive_interval_s=min(1.0, limit_s / 5))
+
+
+def _rhythm(timing: TimingConfig) -> Rhythm:
+    return Rhythm(timing.heartbeat_interval_s, timing.heartbeat_timeout_s / 2)
 
 
 class RoundDriver:
@@ -70,29 +79,35 @@ class RoundDriver:
         observer: Observer = lambda _: None,
         sync: Sync | None = None,
         prove: Prove | None = None,
+        book: RuleBook | None = None,
         exchange: ExchangeSettings | None = None,
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
+        book = self._book = book or RuleBook(RunRules(genesis))
+        genesis = book.rules.at(replica.head_round + 1)
         timing = genesis.timing
         transport = Gate(transport, genesis, clock, lambda error: self._loop.reject(error))
-        self._genesis, self._replica, self._transport, self._facts = genesis, replica, transport, facts
+        self._replica, self._transport, self._facts = replica, transport, facts
         self._clock, self._wall_clock = clock, wall_clock
         self._peers = PeerTable(identity.peer_id, clock)
-        self._mail = Mail(identity, genesis, transport, folder, wall_clock, self._note_unreachable)
-        self._votes = VoteStore(folder / "votes", genesis.lineage)
+        self._mail = Mail(identity, genesis, book.rules.lineage, transport, folder, wall_clock, self._note_unreachable)
+        self._votes = VoteStore(folder / "votes", book.rules.lineage)
         self._loop = RoundLoop(
-            genesis=genesis,
+            book=book,
             replica=replica,
             lease_samples=facts.lease_samples,
             num_chunks=grid.num_chunks,
             votes=self._votes,
             mail=self._mail,
+            recovery=Recovery(identity, folder / "resets.jsonl", clock),
             peers=self._peers,
             observer=observer,
             sync=sync,
             prove=prove,
             on_new_head=lambda: self._heartbeats.say_now(),
+            on_rules=self._obey,
+            on_rules_differ=lambda peer: self._heartbeats.say_to(peer),
             clock=clock,
         )
         self._results = ResultStore(folder / "results", grid, FAR_BEHIND_ROUNDS)
@@ -108,15 +123,15 @@ class RoundDriver:
             observe=self._loop.observe,
             peers=self._peers.others,
         )
-        rhythm = Rhythm(timing.heartbeat_interval_s, timing.heartbeat_timeout_s / 2)
+        self._exchange = exchange
         self._heartbeats = Heartbeats(
-            rhythm,
+            _rhythm(timing),
             directory,
             self._mail,
             self._peers,
             self._compose_heartbeat,
             wall_clock,
-            genesis.membership.admits,
+            lambda peer: self._loop.genesis.membership.admits(peer),
         )
         self._progress = Progress()
         self._tasks: set[asyncio.Task[None]] = set()
@@ -185,6 +200,15 @@ class RoundDriver:
         if before.phase != self._progress.phase and self._tasks:
             self._heartbeats.say_now()
 
+    @property
+    def genesis(self) -> Genesis:
+        """The rules that the present round is held under, amendments applied."""
+        return self._loop.genesis
+
+    def amend(self, amendments: Iterable[Amendment]) -> None:
+        """Amendments of this node's operator: checked, kept, put in force and spread like those of others."""
+        self._loop.queue.put(Learned(tuple(amendments)))
+
     async def contribute(self, contribution: Contribution) -> Outcome:
         """Offer a contribution and wait until its round is decided or it is withdrawn.
 
@@ -249,9 +273,9 @@ class RoundDriver:
 
     async def _tick(self) -> None:
         """Time passes for the machine. A long gap means that this process was suspended."""
-        timing = self._genesis.timing
         last_s = self._clock()
         while True:
+            timing = self._loop.genesis.timing
             await asyncio.sleep(timing.heartbeat_interval_s / _TICKS_PER_HEARTBEAT)
             slept_s, last_s = self._clock() - last_s, self._clock()
             if slept_s > timing.heartbeat_timeout_s:
@@ -264,6 +288,12 @@ class RoundDriver:
     async def _on_message(self, remote: PeerId, raw: bytes) -> None:
         try:
             body = self._mail.open(remote, raw).body
+        except OtherLineage as error:
+            if error.is_newer:
+                self._loop.amending.ask(remote)
+            elif self._mail.lineage:
+                self._heartbeats.say_to(remote)  # then it asks
+            return
         except InvalidMessage as error:
             self._loop.reject(RemoteProtocolError(remote, "message", str(error)))
             return
@@ -274,7 +304,13 @@ class RoundDriver:
         if not self._peers.is_met(remote):
             self._heartbeats.say_to(remote)  # it may have started after our last one
         self._peers.heard(remote, heartbeat, self._clock(), self._wall_clock())
+        if heartbeat is not None:
+            self._loop.amending.hear(remote, heartbeat)
         match body:
+            case AmendmentsRequest():
+                self._loop.amending.answer(remote, body)
+            case Amendments():
+                self._learn(remote, body)
             case CommitRequest():
                 self._loop.send_commit(remote, body.round)
             case Attest():
@@ -283,8 +319,22 @@ class RoundDriver:
             case _:
                 self._loop.queue.put_message(Received(remote, body, raw))
 
+    def _learn(self, remote: PeerId, message: Amendments) -> None:
+        try:
+            self._loop.queue.put(parsed(remote, message.amendments))
+        except RemoteProtocolError as error:
+            self._loop.reject(error)
+
+    def _obey(self, genesis: Genesis) -> None:
+        """The rules of the round that begins: every part of the driver goes by them from now on."""
+        self._transport.obey(genesis)
+        self._mail.obey(genesis)
+        self._heartbeats.rhythm = _rhythm(genesis.timing)
+        self._reduction.settings = self._exchange or _exchange_settings(genesis.timing)
+
     def _compose_heartbeat(self) -> Heartbeat:
-        return compose(self._facts, self._progress, self._replica, self.phase, self._wall_clock())
+        known = self._book.num_amendments
+        return compose(self._facts, self._progress, self._replica, self.phase, known, self._wall_clock())
 
     def _note_unreachable(self, peer: PeerId, why: str) -> None:
         if self._peers.unreachable(peer, why):

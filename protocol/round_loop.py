@@ -13,6 +13,8 @@ from typing import Any, TypeAlias, assert_never
 
 from . import round_machine as machine
 from .allowance import Allowances
+from .amending import Amending, Learned
+from .amendments import Amendment
 from .attestations import Attestations
 from .chunks import Contribution
 from .early import EarlyMessages
@@ -36,11 +38,13 @@ from .messages import (
 from .outcomes import Aborted, Outcome, RoundEvent, committed
 from .peers import PeerTable
 from .receipts import statements_root
+from .recovery import Recovery, Sight
 from .reduction import Reduction
 from .replica import Replica
 from .round_machine import Action, Event, Phase, Received, RoundState, Rules
-from .spec import Genesis
-from .transport import RemoteProtocolError
+from .rule_book import RuleBook
+from .spec import PROTOCOL_VERSION, Genesis
+from .transport import RemoteProtocolError, RulesDiffer
 from .votes import VoteStore
 
 _COMMITS_AT_ONCE = 16
@@ -48,6 +52,7 @@ _COMMITS_AT_ONCE = 16
 _REJECTIONS_AT_ONCE, _REJECTIONS_PER_S = 32, 0.1
 """Of one peer that are said and journalled; the rest is refused in silence."""
 _DISK_RETRY_S = 2.0
+_OUTDATED = "the run has gone on to a protocol that this version does not speak"
 
 Observer: TypeAlias = Callable[[RoundEvent], None]
 Sync: TypeAlias = Callable[[], Awaitable[None]]
@@ -69,24 +74,28 @@ class RoundLoop:
     def __init__(
         self,
         *,
-        genesis: Genesis,
+        book: RuleBook,
         replica: Replica,
         lease_samples: int,
         num_chunks: int,
         votes: VoteStore,
         mail: Mail,
+        recovery: Recovery,
         peers: PeerTable,
         observer: Observer,
         sync: Sync | None,
         prove: Prove | None,
         on_new_head: Callable[[], None],
+        on_rules: Callable[[Genesis], None],
+        on_rules_differ: Callable[[PeerId], None],
         clock: Callable[[], float],
     ) -> None:
-        self._genesis, self._replica, self._votes = genesis, replica, votes
+        self._book, self._replica, self._votes = book, replica, votes
+        self._genesis = genesis = book.rules.at(replica.head_round + 1)
         self._lease_samples, self._num_chunks = lease_samples, num_chunks
         self._mail, self._peers, self._observer, self._sync, self._clock = mail, peers, observer, sync, clock
-        self._on_new_head = on_new_head
-        self.queue: EventQueue[Event | Offer] = EventQueue(clock)
+        self._on_new_head, self._on_rules, self._on_rules_differ = on_new_head, on_rules, on_rules_differ
+        self.queue: EventQueue[Event | Offer | Learned] = EventQueue(clock)
         self._early = EarlyMessages()
         self._state: RoundState | None = None
         interval_s = genesis.timing.heartbeat_interval_s
@@ -97,11 +106,18 @@ class RoundLoop:
         """The last attempt to write votes failed, which is said once."""
         self._background: set[asyncio.Task[None]] = set()
         self.pending: Offer | None = None
+        self.amending = Amending(book, mail, self.observe, interval_s, clock)
+        self._recovery = recovery
         self.attestations = Attestations()
 
     @property
     def round(self) -> int:
         return self._replica.head_round + 1
+
+    @property
+    def genesis(self) -> Genesis:
+        """The rules that this round is held under."""
+        return self._genesis
 
     @property
     def phase(self) -> Phase:
@@ -137,15 +153,18 @@ class RoundLoop:
             while self._mail.own:
                 await self._take(self._mail.own.popleft(), self._clock())
 
-    async def _take(self, event: Event | Offer, at_s: float) -> None:
+    async def _take(self, event: Event | Offer | Learned, at_s: float) -> None:
         match event:
             case Offer():
                 await self._offer(event, at_s)
+            case Learned():
+                await self._learn(await self._with_our_signature(event))
             case Received() if not isinstance(event.body, Heartbeat):
                 await self._route(event, at_s)
             case machine.Tick():
                 await self._advance(event, at_s)
                 await self._keep_up()
+                await self._recover()
             case _:
                 await self._advance(event, at_s)
 
@@ -154,6 +173,11 @@ class RoundLoop:
         if contribution.round != self.round:
             self.settle(self._missed(contribution))
             return
+        if self._state is None:
+            self.settle(Aborted(_OUTDATED))
+            return
+        if self._state.ready is not None:
+            return  # offered already, when the round was begun anew
         ready = Ready(
             round=self.round,
             parent=self._replica.standing.record_id,
@@ -187,6 +211,8 @@ class RoundLoop:
 
     async def _keep_up(self) -> None:
         """Get a snapshot when the results that lead up to the others are not kept any more, or our state is damaged."""
+        if self._state is None:
+            return
         if self._sync is not None and self._lag.may_ask and (self._is_far_behind() or self._disagrees()):
             await self._resync(self._sync)
 
@@ -219,11 +245,115 @@ class RoundLoop:
             self._on_new_head()
         return is_fruitful
 
+    # --- the rules ----------------------------------------------------------------------------------------------------
+
+    async def _learn(self, learned: Learned) -> None:
+        """Put new amendments in force: for this round at once, or it might never end."""
+        if (rules := await self.amending.learn(learned)) is None:
+            return
+        before = self._book.rules
+        self._book.take(rules)
+        if rules.lineage != before.lineage:
+            await self._change_lineage()
+        elif rules.at(self.round).rules_id != before.at(self.round).rules_id:
+            await self._begin_anew()
+        self._on_new_head()
+
+    def _sight(self, state: RoundState) -> Sight:
+        now_s, genesis = self._clock(), self._genesis
+        live = machine.live_roster(state, now_s)
+        ahead = self._peers.ahead(self._replica.head_round)
+        alive = [peer for peer in ahead if self._peers.all[peer].is_alive(now_s, genesis.timing.heartbeat_timeout_s)]
+        return Sight(
+            rules=self._book.rules,
+            standing=self._replica.standing,
+            state_hash=self._replica.state_hash,
+            live=live,
+            has_quorum=state.rules.quorum.reached(set(live)),
+            is_level=not alive,
+        )
+
+    async def _recover(self) -> None:
+        """Say that the quorum is lost, and do what the run has delegated to us for that case."""
+        if self._state is None:
+            return
+        sight = self._sight(self._state)
+        if not self._recovery.is_lost(self._genesis, has_quorum=sight.has_quorum):
+            return
+        if self._recovery.is_news():
+            self.observe("quorum.lost", {"num_live": len(sight.live), "roster_size": len(sight.standing.roster)})
+        if self._recovery.is_my_turn(self._genesis, sight.live):
+            await self._sign_reset(lambda: self._recovery.propose(sight))
+
+    async def _with_our_signature(self, learned: Learned) -> Learned:
+        """A reset that lacks signatures is no amendment yet: a delegate that agrees adds its own."""
+        newest, state = (learned.amendments or (None,))[-1], self._state
+        if newest is None or state is None or not self.amending.lacks_signatures(newest):
+            return learned
+        sight = self._sight(state)
+        if self._recovery.is_lost(self._genesis, has_quorum=sight.has_quorum):
+            await self._sign_reset(lambda: self._recovery.cosign(newest, sight))
+        return Learned(learned.amendments[:-1], learned.sender)
+
+    async def _sign_reset(self, sign: Callable[[], Amendment | None]) -> None:
+        """Enough signatures: it holds. Else the other delegates are asked for theirs."""
+        try:
+            amendment = await asyncio.to_thread(sign)
+        except OSError as error:
+            self.observe("amendment.unwritable", {"why": error.strerror or str(error)})
+            return
+        if amendment is not None and not self.amending.lacks_signatures(amendment):
+            await self._learn(Learned((amendment,)))
+        elif amendment is not None:
+            self.amending.send(amendment, self._genesis.recovery.delegates)
+
+    async def _begin_anew(self) -> None:
+        """The same round under other rules, as after a restart: what was promised and voted on holds."""
+        self._cancel_attempt()
+        await self.begin()
+        if self.pending is not None and self._state is not None:
+            await self._offer(self.pending, self._clock())
+
+    async def _change_lineage(self) -> None:
+        """Leave the present lineage. Nothing that was said in it counts in the new one."""
+        lineage = self._book.rules.lineage
+        self._cancel_attempt()
+        self.settle(Aborted(f"the run goes on in lineage {lineage}"))
+        self._early = EarlyMessages()
+        self.queue.drop_messages()
+        self._peers.forget_heartbeats()
+        self.attestations = Attestations()
+        self._mail.begin_lineage(lineage)
+        self._votes.begin_lineage(lineage)
+        await self._replica.begin_lineage()
+        self.observe("lineage.begun", {"lineage": lineage, "round": self._replica.head_round})
+        await self.begin()
+
+    def _cancel_attempt(self) -> None:
+        if self._state is not None and self._state.attempt is not None:
+            self.reduction.cancel(self._state.attempt.plan_id)
+
+    def _obey(self, number: int) -> bool:
+        """Go by the rules of a round; whether this node speaks the protocol that they require."""
+        genesis = self._book.rules.at(number)
+        if genesis.rules_id != self._genesis.rules_id:
+            self.observe("rules.in_force", {"rules": genesis})
+        self._genesis = genesis
+        self._on_rules(genesis)
+        required = genesis.control.required_protocol
+        if required > PROTOCOL_VERSION:
+            self.observe("rules.outdated", {"wanted": required, "found": PROTOCOL_VERSION})
+        return required <= PROTOCOL_VERSION
+
     # --- the machine --------------------------------------------------------------------------------------------------
 
     async def begin(self) -> None:
         """Begin (or, after a restart, go on with) the round after the replica's head."""
         number, standing = self.round, self._replica.standing
+        if not self._obey(number):
+            self._state = None  # this round is not for us: whatever is said in it is not understood
+            self.settle(Aborted(_OUTDATED))
+            return
         for peer in standing.roster:
             self._peers.add(peer)
         abstain = await asyncio.to_thread(self._votes.forgot, number)
@@ -237,6 +367,7 @@ class RoundLoop:
             lease_samples=self._lease_samples,
             num_chunks=self._num_chunks,
             abstain=abstain,
+            alternatives=tuple(self._book.rules.possible(number))[1:],
         )
         acceptor = machine.Acceptor() if abstain else await asyncio.to_thread(self._votes.load, number)
         self._mail.begin_round()
@@ -254,6 +385,9 @@ class RoundLoop:
             return
         try:
             state, actions = machine.advance(self._state, event, at_s)
+        except RulesDiffer as error:
+            self._on_rules_differ(error.peer)
+            return
         except RemoteProtocolError as error:
             self.reject(error)
             return

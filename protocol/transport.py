@@ -50,6 +50,10 @@ class RemoteProtocolError(Exception):
         self.detail = detail
 
 
+class RulesDiffer(RemoteProtocolError):
+    """A peer goes by other rules of the run than we do: one of us has missed an amendment. Nobody's misconduct."""
+
+
 class ByteStream(Protocol):
     """A bidirectional stream of length-framed messages to one authenticated peer.
 

@@ -42,11 +42,15 @@ class VoteStore:
     """The acceptor states of one node in a folder of its own. Blocking: call it off the event loop."""
 
     def __init__(self, folder: Path, lineage: int, fragment: int = 0) -> None:
-        self._folder = folder
-        self._prefix = f"{lineage}-{fragment}-"
+        self._folder, self._fragment = folder, fragment
+        self.begin_lineage(lineage)
         folder.mkdir(parents=True, exist_ok=True)
         self._is_damaged = False
         self._abstained_round = self._read_abstained()
+
+    def begin_lineage(self, lineage: int) -> None:
+        """What was said in another lineage binds nobody in this one."""
+        self._prefix = f"{lineage}-{self._fragment}-"
 
     @property
     def is_new(self) -> bool:

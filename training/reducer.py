@@ -42,6 +42,8 @@ class Start(_Message):
     """False only if the round before committed without this node: its unsent work then becomes a carry."""
     reset_optimizer: bool = False
     """After a state sync: forget the inner optimizer's state and warm up."""
+    inner_lr: float | None = None
+    """Learning rate of this round's inner steps, before warm-up and schedule. None: the run spec's."""
 
 
 class Committed(_Message):
@@ -54,6 +56,8 @@ class Committed(_Message):
     generation: int
     lease: Lease
     """Of the next round."""
+    inner_lr: float | None = None
+    """Of the next round; see `Start`."""
 
 
 class Aborted(_Message):

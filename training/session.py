@@ -171,8 +171,10 @@ class Session:
     def _handle(self, event: Event) -> None:
         match event:
             case Start():
+                self.loop.use_lr(event.inner_lr)
                 self._start(event)
             case Committed():
+                self.loop.use_lr(event.inner_lr)
                 self._committed(event)
             case Aborted():
                 self._aborted(event)

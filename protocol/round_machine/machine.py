@@ -103,6 +103,8 @@ def _receive(state: RoundState, event: Received, now: float) -> Step:
         return member.on_heartbeat(state, sender, body, now)
     if isinstance(body, Commit):
         return member.on_commit(state, sender, body)
+    if sender in state.rules.genesis.control.banned:
+        raise RemoteProtocolError(sender, "banned", f"{body.kind} from a banned peer")
     if sender not in state.rules.roster:
         raise RemoteProtocolError(sender, "roster", f"{body.kind} from outside this round's roster")
     _check_ballot(state, sender, body)

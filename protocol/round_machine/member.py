@@ -9,7 +9,7 @@ from ..messages import Commit, CommitRequest, Heartbeat, PlanMessage, Ready, Spa
 from ..transport import RemoteProtocolError
 from . import views
 from .acceptor import follow, nack, vote_or_fetch
-from .validity import check_commit, check_plan
+from .validity import check_commit, check_new_plan, check_plan
 from .values import (
     Action,
     Attempt,
@@ -69,6 +69,7 @@ def on_plan(state: RoundState, sender: PeerId, message: PlanMessage, now: float)
     plan, attempt = message.plan, state.attempt
     if sender != plan.leader:
         raise RemoteProtocolError(sender, "plan.leader", "sent by another peer than its leader")
+    check_new_plan(state.rules, plan, sender)
     check_plan(state.rules, plan, sender)
     views.check_dropped(state, plan, now)
     if plan.ballot < state.acceptor.promised:
@@ -153,6 +154,8 @@ def give_up(state: RoundState, now: float) -> Step:
 
 
 def _hopeless(state: RoundState, now: float) -> str | None:
+    if state.rules.genesis.control.paused:
+        return None  # not hopeless: the operator said so, and will say when it goes on
     timing = state.rules.genesis.timing
     live, size = views.live_roster(state, now), len(state.rules.roster)
     lonely_since = state.no_quorum_since_s

@@ -6,7 +6,7 @@ Everything is immutable; mappings are replaced, never changed in place.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property
 from typing import TypeAlias
@@ -45,6 +45,9 @@ class Rules:
     abstain: bool = False
     """Never promise or vote in this round: this member's disk has forgotten what it said (S1)."""
     open_vote: OpenVote | None = None
+    alternatives: tuple[Genesis, ...] = ()
+    """Other rules that this round may have been planned under, by a leader who knew fewer amendments: what was voted on
+    under them is to be proposed again and may be decided, but nothing new is planned under them."""
 
     @cached_property
     def run_id(self) -> str:
@@ -82,6 +85,17 @@ class Rules:
     def next_cursor(self) -> int:
         """First sample index after this round's leases."""
         return self.standing.data_cursor + len(self.roster) * self.lease_samples
+
+    def under(self, rules_id: str) -> Rules | None:
+        """These rules with the genesis that a plan names; None if the round cannot be held under it."""
+        if rules_id == self.genesis.rules_id:
+            return self
+        found = next((genesis for genesis in self.alternatives if genesis.rules_id == rules_id), None)
+        return None if found is None else replace(self, genesis=found)
+
+    def admits(self, peer: PeerId) -> bool:
+        """Whether ``peer`` may be a member: not banned, not ejected, and let in by the run."""
+        return self.genesis.admits(peer) and peer not in self.standing.ejected
 
     def leader_of(self, ballot: int) -> PeerId:
         return self.order[ballot % len(self.order)]

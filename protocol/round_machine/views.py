@@ -7,6 +7,7 @@ from collections.abc import Iterable
 from ..identity import PeerId
 from ..leader import successor
 from ..messages import Plan
+from ..quorum import has_witnesses
 from ..transport import RemoteProtocolError
 from .values import Gathering, PeerView, RoundState
 
@@ -15,13 +16,13 @@ _HOLDS_STATE = frozenset({"training", "ready", "exchanging"})
 
 
 def is_live(state: RoundState, peer: PeerId, now: float) -> bool:
-    """Heard of within the heartbeat timeout and not leaving. We ourselves always are."""
+    """Heard of within the heartbeat timeout, not leaving and not banned. We ourselves always are."""
     return peer == state.rules.me or _silent_s(state, peer, now) <= state.rules.genesis.timing.heartbeat_timeout_s
 
 
 def _silent_s(state: RoundState, peer: PeerId, now: float) -> float:
     view = state.peers.get(peer)
-    if view is None or _has_left(view):
+    if view is None or _has_left(view) or peer in state.rules.genesis.control.banned:
         return float("inf")
     return now - view.heard_s
 
@@ -32,7 +33,7 @@ def is_reachable(view: PeerView | None) -> bool:
 
 
 def can_lead(state: RoundState, peer: PeerId, now: float) -> bool:
-    if peer == state.rules.me and state.rules.abstain:
+    if peer == state.rules.me and (state.rules.abstain or not state.rules.admits(peer)):
         return False
     return is_live(state, peer, now) and is_reachable(state.peers.get(peer))
 
@@ -80,7 +81,7 @@ def is_enough(state: RoundState, now: float) -> bool:
 
 def may_plan(state: RoundState, now: float) -> bool:
     """Everybody alive is ready, or a quorum is and the grace for the others is over (L3)."""
-    if not is_enough(state, now):
+    if state.rules.genesis.control.paused or not is_enough(state, now):
         return False
     since = now if state.enough_since_s is None else state.enough_since_s
     return not awaited(state, now) or now - since >= state.rules.genesis.timing.ready_grace_s
@@ -103,11 +104,22 @@ def has_work(state: RoundState, now: float) -> bool:
 def next_roster(state: RoundState, now: float) -> tuple[PeerId, ...]:
     """Who votes on the next round: without members silent for too long, with joiners that hold the parent's state."""
     rules = state.rules
-    drop_after_s = rules.genesis.timing.drop_after_s
-    kept = [peer for peer in rules.roster if peer == rules.me or _silent_s(state, peer, now) <= drop_after_s]
+    kept = _kept(state, now)
     joiners = sorted(peer for peer in state.peers if peer not in rules.roster and _may_join(state, peer, now))
     room = max(0, rules.genesis.limits.max_peers - len(kept))
-    return (*(kept or rules.roster), *joiners[:room])
+    return (*kept, *joiners[:room])
+
+
+def _kept(state: RoundState, now: float) -> list[PeerId]:
+    """Members that stay. Silent witnesses do where most of them are silent: without them no round could be decided."""
+    rules = state.rules
+    drop_after_s = rules.genesis.timing.drop_after_s
+    members = [peer for peer in rules.roster if peer not in rules.genesis.control.banned]
+    kept = [peer for peer in members if peer == rules.me or _silent_s(state, peer, now) <= drop_after_s]
+    witnesses = rules.genesis.membership.witnesses
+    if has_witnesses(witnesses, kept):
+        return kept or list(rules.roster)
+    return [peer for peer in members if peer in kept or peer in witnesses]
 
 
 def check_dropped(state: RoundState, plan: Plan, now: float) -> None:
@@ -116,7 +128,8 @@ def check_dropped(state: RoundState, plan: Plan, now: float) -> None:
     Or one leader could take the run over by leaving everybody else out of the next roster.
     """
     limit_s = state.rules.genesis.timing.drop_after_s / 2
-    for peer in set(state.rules.roster) - set(plan.next_roster):
+    banned = set(state.rules.genesis.control.banned)
+    for peer in set(state.rules.roster) - set(plan.next_roster) - banned:
         view = state.peers.get(peer)
         is_known_alive = peer == state.rules.me or (view is not None and view.is_met and not _has_left(view))
         if is_known_alive and _silent_s(state, peer, now) <= limit_s:
@@ -132,7 +145,7 @@ def _may_join(state: RoundState, peer: PeerId, now: float) -> bool:
     return (
         heartbeat is not None
         and is_live(state, peer, now)
-        and rules.genesis.membership.admits(peer)
+        and rules.admits(peer)
         and heartbeat.phase in _HOLDS_STATE
         and (heartbeat.round, heartbeat.state_hash) == (rules.round - 1, rules.parent_state)
     )

@@ -31,7 +31,7 @@ from ..transport import (
     Transport,
 )
 from ..wakeup import Signal
-from .chain import Chain, InvalidChain, VerifyCommit
+from .chain import Chain, InvalidChain, RulesMissing, VerifyCommit
 from .planning import Certifier, LeafQueue, Uncertified, newest
 from .snapshot import PartialSnapshot, SnapshotManifest
 from .wire import MAX_COMMITS, PROTOCOL, CommitsAnswer, CommitsRequest, LeafRequest, ManifestRequest
@@ -169,16 +169,24 @@ class StateSync:
             answer = await self._read(stream, CommitsAnswer, 256)
             for _ in range(answer.num_commits):
                 commit = await self._read(stream, Commit, MAX_MESSAGE_BYTES)
-                await self._extend(stream.remote, commit)
+                if not await self._extend(stream.remote, commit):
+                    return
             if answer.num_commits < MAX_COMMITS:
                 return
 
-    async def _extend(self, donor: PeerId, commit: Commit) -> None:
-        """Each commit is verified when it comes: a liar makes us hold one that is false, not a whole answer of them."""
+    async def _extend(self, donor: PeerId, commit: Commit) -> bool:
+        """Each commit is verified when it comes: a liar makes us hold one that is false, not a whole answer of them.
+
+        False if it cannot be judged here: heartbeats bring the amendments that are missing, then we come again.
+        """
         try:
             self.chain = await off_loop(self.executor, self.chain.extended, (commit,), self.verify_commit)
+        except RulesMissing as error:
+            self.note(donor, str(error))
+            return False
         except InvalidChain as error:
             raise RemoteProtocolError(donor, "invalid chain", str(error)[:_MAX_DETAIL_CHARS]) from None
+        return True
 
     async def _read(self, stream: ByteStream, kind: type[F], max_bytes: int) -> F:
         frame = await stream.read(max_bytes)
