@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from .codec import Bytes, Float32Array
+from .codec import Bytes, Float32Array, Float64Array
 from .reference import BLOCK, MAX_SCALE_BITS, MIN_SCALE_BITS
 
 CACHE_BLOCKS = 512
@@ -94,6 +94,19 @@ class Blocked:
             if bad.any():
                 return 2 * scales.size + elements.start + int(np.argmax(bad))
         return -1
+
+    def squares_int8(self, data: Bytes, num_elements: int) -> Float64Array:
+        scales, codes = split(data, num_elements)
+        terms = np.square(scale_values(scales), dtype=np.float64)
+        scratch = np.zeros((min(CACHE_BLOCKS, scales.size), BLOCK), np.float32)
+        for elements, blocks in parts(num_elements):
+            part = codes[elements]
+            work = scratch[: -(-part.size // BLOCK)]
+            work.reshape(-1)[: part.size] = part
+            work.reshape(-1)[part.size :] = 0
+            # Sums of integers below 2²⁴ are exact in float32, in whatever order.
+            terms[blocks] *= np.einsum("bi,bi->b", work, work)
+        return terms
 
     def nesterov_step(
         self, anchor: Float32Array, momentum: Float32Array, mean: Float32Array, lr: float, beta: float

@@ -13,6 +13,7 @@ Since bfloat16 rounds by at most 2⁻⁸, |x · (1/scale)| stays below 127.5: �
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -84,6 +85,11 @@ class Int8Codec:
         if first_bad >= 0:
             what = "scale" if first_bad < 2 * num_blocks(num_elements) else "code"
             raise InvalidEncoding(f"byte {first_bad}: a {what} that no int8 encoder writes")
+
+    def squared_norm(self, data: Encoded, num_elements: int) -> float:
+        encoded = require_bytes(data, self.nbytes(num_elements))
+        # Exact terms and a correctly rounded sum: no order to agree on.
+        return math.fsum(active().squares_int8(encoded, num_elements).tolist())
 
     def _accumulate(
         self, datas: Sequence[Encoded], weights: Sequence[float], out: Float32Array, *, fresh: bool

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from .codec import Bytes, Float32Array
+from .codec import Bytes, Float32Array, Float64Array
 
 BLOCK = 256
 """Values that share a scale: 1/16 bit per value for scales, and 0.70 % error on normal data (performance.md)."""
@@ -108,6 +108,12 @@ class Reference:
             if code == -128 or (code != 0 and scales[i // BLOCK] == 0):
                 return 2 * num_blocks + i
         return -1
+
+    def squares_int8(self, data: Bytes, num_elements: int) -> Float64Array:
+        terms = np.zeros(-(-num_elements // BLOCK), np.float64)
+        for i, (scale, code) in enumerate(self._scales_and_codes(data, num_elements)):
+            terms[i // BLOCK] += float(scale) * float(scale) * (code * code)  # exact, and so is every sum of them
+        return terms
 
     def nesterov_step(
         self, anchor: Float32Array, momentum: Float32Array, mean: Float32Array, lr: float, beta: float
