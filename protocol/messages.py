@@ -28,6 +28,9 @@ Round = Annotated[int, Field(ge=0, le=2**40)]
 Ballot = Annotated[int, Field(ge=0, le=2**40)]
 Count = Annotated[int, Field(ge=0, le=2**53)]
 Name = Annotated[str, Field(max_length=64)]
+Speed = Annotated[float, Field(ge=0, le=1e12)]
+"""Tokens per second."""
+SquaredNorm = Annotated[float, Field(ge=0, le=1e300)]
 MAX_LOSS = 1e6
 Loss = Annotated[float, Field(ge=0, le=MAX_LOSS)]
 """Nats per token."""
@@ -65,6 +68,11 @@ class Member(Frozen):
     peer: Peer
     tokens: Count
     """Weight of the contribution, already clamped by the spec's limit."""
+    num_inner_steps: Count = 0
+    tokens_per_s: Speed = 0.0
+    """Speed of training in this round; the next round's number of inner steps follows from everybody's."""
+    squared_norm: SquaredNorm = 0.0
+    """Of the contribution as its encoding decodes, float64."""
     commitment: Digest
     """Root over the digests of the contribution's encoded chunks (`chunks.commitment`)."""
 
