@@ -77,6 +77,13 @@ class Member(Frozen):
     """Root over the digests of the contribution's encoded chunks (`chunks.commitment`)."""
 
 
+class Newcomer(Frozen):
+    """A member of the next roster that is on probation: it trains and votes, but weighs nothing yet."""
+
+    peer: Peer
+    counts_from: Round
+
+
 class Span(Frozen):
     """A run of chunks that one peer reduces."""
 
@@ -108,6 +115,12 @@ class Plan(Frozen):
     """Who votes on, and leases data for, the next round."""
     data_cursor: Count
     """First global sample index that the next round's leases start from."""
+    newcomers: Annotated[tuple[Newcomer, ...], Field(max_length=1024)] = ()
+    """Those of ``next_roster`` whose contributions weigh nothing yet."""
+    ejected: Annotated[tuple[Peer, ...], Field(max_length=4096)] = ()
+    """Peers whose misconduct has been proven in this run so far: never in a roster again."""
+    rules: Digest
+    """`Genesis.rules_id` of the rules in force: genesis and amendments, the same for everybody in a round."""
     attempt_timeout_s: Annotated[float, Field(gt=0, le=86_400)]
 
 
@@ -161,7 +174,7 @@ class Heartbeat(Message):
     phase: NodePhase
     num_inner_steps: Count = 0
     tokens: Count = 0
-    tokens_per_s: Annotated[float, Field(ge=0, le=1e12)] = 0.0
+    tokens_per_s: Speed = 0.0
     loss: Loss | None = None
     evaluated: Evaluated | None = None
     """What the sender has evaluated last, for everybody's charts."""
@@ -183,6 +196,8 @@ class Ready(Message):
     tokens: Count
     commitment: Digest
     num_inner_steps: Count = 0
+    tokens_per_s: Speed = 0.0
+    squared_norm: SquaredNorm = 0.0
 
 
 class PlanMessage(Message):

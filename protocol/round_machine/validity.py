@@ -29,6 +29,7 @@ def _check_place(rules: Rules, plan: Plan, sender: PeerId) -> None:
     _require(
         plan.parent_state == rules.parent_state, sender, "plan.parent_state", "starts from another state than ours"
     )
+    _require(plan.rules == rules.genesis.rules_id, sender, "plan.rules", "other rules than those in force here")
     _require(plan.roster == rules.roster, sender, "plan.roster", "not the roster that the parent names")
     timeout_s = rules.genesis.timing.attempt_timeout_s
     _require(plan.attempt_timeout_s == timeout_s, sender, "plan.attempt_timeout_s", "not the run's time limit")

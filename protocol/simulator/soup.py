@@ -48,6 +48,7 @@ from ..round_machine import (
     begin,
 )
 from ..spec import Genesis
+from ..standing import Standing
 from ..transport import RemoteProtocolError
 from .nodes import Node, Violation, digest
 
@@ -184,15 +185,11 @@ class Soup:
 
     def _begin(self, node: Node, peers: dict[PeerId, PeerView]) -> None:
         commits = node.disk.commits
-        plan = commits[-1].record.plan if commits else None
         rules = self._rules_type(
             genesis=self.genesis,
             me=node.peer,
-            round=len(commits) + 1,
-            parent=commits[-1].record.content_id() if commits else self.genesis.run_id,
+            standing=Standing.after(commits[-1]) if commits else Standing.of_genesis(self.genesis),
             parent_state=self.state_hash(commits),
-            roster=plan.next_roster if plan else self.genesis.membership.roster,
-            data_cursor=plan.data_cursor if plan else 0,
             lease_samples=10,
             num_chunks=self._num_chunks,
             open_vote=self._open_vote,
