@@ -35,8 +35,8 @@ class BackEnd(Protocol):
         """Offset of the first byte that no encoder writes, or −1."""
         ...
 
-    def squares_int8(self, data: Bytes, num_elements: int) -> Float64Array:
-        """Squared norm of every block (num_blocks,), exact: scale² · Σ code²."""
+    def dots_int8(self, data: Bytes, other: Bytes, num_elements: int) -> Float64Array:
+        """Inner product of every two blocks (num_blocks,), exact: scale · scale · Σ code · code."""
         ...
 
     def nesterov_step(

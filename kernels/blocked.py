@@ -95,17 +95,18 @@ class Blocked:
                 return 2 * scales.size + elements.start + int(np.argmax(bad))
         return -1
 
-    def squares_int8(self, data: Bytes, num_elements: int) -> Float64Array:
-        scales, codes = split(data, num_elements)
-        terms = np.square(scale_values(scales), dtype=np.float64)
-        scratch = np.zeros((min(CACHE_BLOCKS, scales.size), BLOCK), np.float32)
+    def dots_int8(self, data: Bytes, other: Bytes, num_elements: int) -> Float64Array:
+        (scales, codes), (other_scales, other_codes) = split(data, num_elements), split(other, num_elements)
+        terms = scale_values(scales).astype(np.float64) * scale_values(other_scales)
+        num_scratch = min(CACHE_BLOCKS, scales.size)
+        mine, others = np.zeros((num_scratch, BLOCK), np.float32), np.zeros((num_scratch, BLOCK), np.float32)
         for elements, blocks in parts(num_elements):
-            part = codes[elements]
-            work = scratch[: -(-part.size // BLOCK)]
-            work.reshape(-1)[: part.size] = part
-            work.reshape(-1)[part.size :] = 0
+            num_blocks = blocks.stop - blocks.start
+            for work, part in ((mine, codes[elements]), (others, other_codes[elements])):
+                work.reshape(-1)[: part.size] = part
+                work.reshape(-1)[part.size : num_blocks * BLOCK] = 0
             # Sums of integers below 2²⁴ are exact in float32, in whatever order.
-            terms[blocks] *= np.einsum("bi,bi->b", work, work)
+            terms[blocks] *= np.einsum("bi,bi->b", mine[:num_blocks], others[:num_blocks])
         return terms
 
     def nesterov_step(

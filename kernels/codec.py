@@ -76,6 +76,10 @@ class Codec(Protocol):
         """Raise `InvalidEncoding` unless `data` can be the encoding of `num_elements` finite values."""
         ...
 
+    def dot(self, data: Encoded, other: Encoded, num_elements: int) -> float:
+        """Inner product of two valid encodings' decoded values, as a float64 with the same bits everywhere."""
+        ...
+
     def squared_norm(self, data: Encoded, num_elements: int) -> float:
         """Σ decoded² of valid data, as a float64 with the same bits everywhere."""
         ...

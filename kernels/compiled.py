@@ -25,7 +25,7 @@ SIGNATURES = {
     "atoll_int8_decode": (None, [Int, Pointer, Long, Pointer]),
     "atoll_int8_accumulate": (None, [Int, Pointer, Pointer, Long, Long, Pointer, Int]),
     "atoll_int8_check": (Long, [Int, Pointer, Long]),
-    "atoll_int8_squares": (None, [Int, Pointer, Long, Pointer]),
+    "atoll_int8_dots": (None, [Int, Pointer, Pointer, Long, Pointer]),
     "atoll_nesterov_step": (None, [Int, Pointer, Pointer, Pointer, Long, Float, Float]),
     "atoll_fill_normal": (None, [Int, Pointer, Long, ctypes.c_uint64, ctypes.c_uint64, Float]),
 }
@@ -90,9 +90,11 @@ class Compiled:
     def check_int8(self, data: Bytes, num_elements: int) -> int:
         return self._library.atoll_int8_check(self._variant, data.ctypes.data, num_elements)
 
-    def squares_int8(self, data: Bytes, num_elements: int) -> Float64Array:
+    def dots_int8(self, data: Bytes, other: Bytes, num_elements: int) -> Float64Array:
         terms = np.empty(-(-num_elements // BLOCK), np.float64)
-        self._library.atoll_int8_squares(self._variant, data.ctypes.data, num_elements, terms.ctypes.data)
+        self._library.atoll_int8_dots(
+            self._variant, data.ctypes.data, other.ctypes.data, num_elements, terms.ctypes.data
+        )
         return terms
 
     def nesterov_step(

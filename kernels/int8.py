@@ -86,10 +86,14 @@ class Int8Codec:
             what = "scale" if first_bad < 2 * num_blocks(num_elements) else "code"
             raise InvalidEncoding(f"byte {first_bad}: a {what} that no int8 encoder writes")
 
-    def squared_norm(self, data: Encoded, num_elements: int) -> float:
-        encoded = require_bytes(data, self.nbytes(num_elements))
+    def dot(self, data: Encoded, other: Encoded, num_elements: int) -> float:
+        num_bytes = self.nbytes(num_elements)
         # Exact terms and a correctly rounded sum: no order to agree on.
-        return math.fsum(active().squares_int8(encoded, num_elements).tolist())
+        terms = active().dots_int8(require_bytes(data, num_bytes), require_bytes(other, num_bytes), num_elements)
+        return math.fsum(terms.tolist())
+
+    def squared_norm(self, data: Encoded, num_elements: int) -> float:
+        return self.dot(data, data, num_elements)
 
     def _accumulate(
         self, datas: Sequence[Encoded], weights: Sequence[float], out: Float32Array, *, fresh: bool

@@ -109,10 +109,11 @@ class Reference:
                 return 2 * num_blocks + i
         return -1
 
-    def squares_int8(self, data: Bytes, num_elements: int) -> Float64Array:
+    def dots_int8(self, data: Bytes, other: Bytes, num_elements: int) -> Float64Array:
         terms = np.zeros(-(-num_elements // BLOCK), np.float64)
-        for i, (scale, code) in enumerate(self._scales_and_codes(data, num_elements)):
-            terms[i // BLOCK] += float(scale) * float(scale) * (code * code)  # exact, and so is every sum of them
+        mine, others = (self._scales_and_codes(each, num_elements) for each in (data, other))
+        for i, ((scale, code), (other_scale, other_code)) in enumerate(zip(mine, others, strict=True)):
+            terms[i // BLOCK] += float(scale) * float(other_scale) * (code * other_code)  # exact, as every sum of them
         return terms
 
     def nesterov_step(

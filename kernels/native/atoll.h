@@ -31,7 +31,7 @@ typedef struct {
     void (*decode)(const uint8_t *data, int64_t n, float *out);
     void (*accumulate)(const uint8_t *const *datas, const float *weights, int64_t k, int64_t n, float *out, int fresh);
     int64_t (*check)(const uint8_t *data, int64_t n);
-    void (*squares)(const uint8_t *data, int64_t n, double *terms);
+    void (*dots)(const uint8_t *data, const uint8_t *other, int64_t n, double *terms);
     void (*nesterov)(float *anchor, float *momentum, const float *mean, int64_t n, float lr, float beta);
     void (*fill_normal)(float *out, int64_t n, uint64_t key, uint64_t start, float factor);
 } atoll_variant;

@@ -115,14 +115,22 @@ def test_checks_of_arbitrary_bytes_reach_the_same_verdict(noise, num):
 
 @common
 @given(vectors())
+def test_inner_products_have_the_same_bits_and_are_those_of_the_decoded_values(values):
+    datas = [encode(values), encode(np.roll(values, 1)[::-1])]
+    dots = on_each(lambda: [np.float64(INT8.dot(*datas, values.size))])
+    assert_all_equal(dots)
+    first, second = (decode(data, values.size).astype(np.float64) for data in datas)
+    assert np.frombuffer(dots["reference"][0]) == math.fsum((first * second).tolist())
+
+
+@common
+@given(vectors())
 def test_squared_norms_have_the_same_bits_and_are_those_of_the_decoded_values(values):
     data = encode(values)
-    norms = {
-        choice: norm for choice, (norm,) in on_each(lambda: [np.float64(INT8.squared_norm(data, values.size))]).items()
-    }
-    assert len(set(norms.values())) == 1
+    norms = on_each(lambda: [np.float64(INT8.squared_norm(data, values.size))])
+    assert_all_equal(norms)
     decoded = decode(data, values.size).astype(np.float64)
-    assert np.frombuffer(norms["reference"]) == math.fsum((decoded * decoded).tolist())
+    assert np.frombuffer(norms["reference"][0]) == math.fsum((decoded * decoded).tolist())
 
 
 @common
