@@ -137,7 +137,7 @@ class Node:
             replica=self._replica,
             buffers=self._buffers,
             grid=self._grid,
-            lease_samples=self._inner.lease_samples,
+            inner=self._inner,
             last_round=self._genesis.stop.num_rounds,
             contribute=driver.contribute,
             tell=self._trainer.send,
@@ -283,6 +283,7 @@ class Node:
                 self._driver.set_progress(
                     phase="training",
                     num_inner_steps=report.step,
+                    target_inner_steps=report.num_steps,
                     tokens=report.num_tokens,
                     tokens_per_s=report.tokens_per_s,
                     loss=report.loss,
@@ -314,6 +315,8 @@ class Node:
             self._reporter.round_event(event)
             return
         self._evaluation.clear()
+        if self._driver is not None:
+            self._driver.set_progress(num_inner_steps=0, target_inner_steps=0, tokens=0)
         self._reporter.applied(outcome)
         if self._rounds is not None:
             self._rounds.on_applied(outcome, is_evaluator=self._is_evaluator(outcome.commit))

@@ -46,6 +46,7 @@ class Progress:
 
     phase: NodePhase = "training"
     num_inner_steps: int = 0
+    target_inner_steps: int = 0
     tokens: int = 0
     tokens_per_s: float = 0.0
     loss: float | None = None
@@ -72,6 +73,7 @@ def compose(facts: NodeFacts, progress: Progress, replica: Replica, phase: Phase
         state_hash=replica.state_hash,
         phase=_PHASES.get(phase, progress.phase) if progress.phase == "training" else progress.phase,
         num_inner_steps=progress.num_inner_steps,
+        target_inner_steps=progress.target_inner_steps,
         tokens=progress.tokens,
         tokens_per_s=progress.tokens_per_s,
         loss=_sayable(progress.loss),

@@ -28,7 +28,8 @@ Round = Annotated[int, Field(ge=0, le=2**40)]
 Ballot = Annotated[int, Field(ge=0, le=2**40)]
 Count = Annotated[int, Field(ge=0, le=2**53)]
 Name = Annotated[str, Field(max_length=64)]
-Speed = Annotated[float, Field(ge=0, le=1e12)]
+MAX_SPEED = 1e12
+Speed = Annotated[float, Field(ge=0, le=MAX_SPEED)]
 """Tokens per second."""
 SquaredNorm = Annotated[float, Field(ge=0, le=1e300)]
 MAX_LOSS = 1e6
@@ -173,6 +174,9 @@ class Heartbeat(Message):
     """State hash after that commit."""
     phase: NodePhase
     num_inner_steps: Count = 0
+    """Done in this round."""
+    target_inner_steps: Count = 0
+    """After which the sender contributes; 0: it does not say."""
     tokens: Count = 0
     tokens_per_s: Speed = 0.0
     loss: Loss | None = None

@@ -7,6 +7,7 @@ begins. This is the only place that touches the machine's state.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias, assert_never
@@ -16,6 +17,7 @@ from .allowance import Allowances
 from .attestations import Attestations
 from .chunks import Contribution
 from .event_queue import EventQueue
+from .grace import NUM_ROUNDS, Pace
 from .identity import PeerId
 from .lag import FAR_BEHIND_ROUNDS, Lag, Prove
 from .mail import Mail
@@ -88,6 +90,7 @@ class RoundLoop:
         self._early: dict[tuple[PeerId, str], Received] = {}
         """Messages for the round after the present one."""
         self._state: RoundState | None = None
+        self._paces: deque[Pace] = deque(maxlen=NUM_ROUNDS)
         interval_s = genesis.timing.heartbeat_interval_s
         self._commits_to = Allowances(1 / interval_s, _COMMITS_AT_ONCE, clock)
         self._rejections = Allowances(_REJECTIONS_PER_S, _REJECTIONS_AT_ONCE, clock)
@@ -236,6 +239,7 @@ class RoundLoop:
             lease_samples=self._lease_samples,
             num_chunks=self._num_chunks,
             abstain=abstain,
+            recent=tuple(self._paces),
         )
         acceptor = machine.Acceptor() if abstain else await asyncio.to_thread(self._votes.load, number)
         self._mail.begin_round()
@@ -310,6 +314,8 @@ class RoundLoop:
     async def _apply(self, commit: Commit) -> None:
         """Get the decided bytes, take the outer step, tell everybody our state hash, begin the next round."""
         self.observe("round.committed", {"commit": commit})
+        if self._state is not None and (pace := machine.pace_of(self._state)) is not None:
+            self._paces.append(pace)
         mean = None
         while mean is None:
             mean = await self._obtain(commit.record)

@@ -55,7 +55,7 @@ def begin(rules: Rules, acceptor: Acceptor, peers: Mapping[PeerId, PeerView], no
     known = {peer: peers.get(peer, PeerView(now, is_met=peer == rules.me)) for peer in rules.roster}
     accepted_ballot = 0 if acceptor.accepted is None else acceptor.accepted.ballot
     seen = max(acceptor.promised, acceptor.led, accepted_ballot)
-    return RoundState(rules, acceptor, {**peers, **known}, seen=seen, repeated_s=now)
+    return RoundState(rules, acceptor, {**peers, **known}, seen=seen, repeated_s=now, began_s=now)
 
 
 def advance(state: RoundState, event: Event, now: float) -> Step:
@@ -114,7 +114,7 @@ def _receive_from_member(state: RoundState, event: Received, now: float) -> Step
     sender = event.sender
     match event.body:
         case Ready() as body:
-            return member.on_ready(state, sender, body)
+            return member.on_ready(state, sender, body, now)
         case PlanMessage() as body:
             return member.on_plan(state, sender, body, now)
         case Proposal() as body:

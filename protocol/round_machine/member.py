@@ -55,13 +55,14 @@ def on_contributed(state: RoundState, event: Contributed, now: float) -> Step:
     return state, (Send(rules.roster, ready),) if rules.me in rules.roster else ()
 
 
-def on_ready(state: RoundState, sender: PeerId, ready: Ready) -> Step:
+def on_ready(state: RoundState, sender: PeerId, ready: Ready, now: float) -> Step:
     """The newest word of a member counts: a restarted one encodes anew."""
     if ready.parent != state.rules.parent:
         raise RemoteProtocolError(sender, "ready.parent", "follows another commit than ours")
     if ready.parent_state != state.rules.parent_state:
         raise RemoteProtocolError(sender, "ready.parent_state", "starts from another state than ours")
-    return replace(state, readies={**state.readies, sender: ready}), ()
+    last_ready_s = state.last_ready_s if sender in state.readies else now
+    return replace(state, readies={**state.readies, sender: ready}, last_ready_s=last_ready_s), ()
 
 
 def on_plan(state: RoundState, sender: PeerId, message: PlanMessage, now: float) -> Step:
