@@ -142,6 +142,7 @@ class Node:
             contribute=driver.contribute,
             tell=self._trainer.send,
             on_warning=self._telemetry.warn,
+            may_train_on=lambda: driver.num_alive >= self._genesis.membership.min_peers,
         )
         donor = Donor(self._replica, lambda number: [raw.hex() for raw in driver.attestations(number).values()])
         StateServer(driver.transport, donor, driver.executor)

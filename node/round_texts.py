@@ -17,6 +17,7 @@ _POINTS: dict[str, str] = {
     "round.committed": "round {round}: committed",
     "exchange.sending": "round {round}: sending the contribution",
     "exchange.reducing": "round {round}: averaging an own span",
+    "quorum.found": "a quorum answers again",
 }
 _WARNINGS: dict[str, str] = {
     "round.aborted": "round {round} was given up: {reason}; nothing is lost, the work counts in the next attempt",
@@ -31,6 +32,10 @@ _WARNINGS: dict[str, str] = {
     "state.unproven": "peers that say they are ahead could not be asked for a proof: {why}",
     "votes.unwritable": "votes cannot be written: {why}; this node does not vote",
     "votes.abstaining": "this node's earlier votes are lost or damaged, so it does not vote in round {round}",
+    "quorum.missing": "only {num_alive} of {num_members} members answer, and a round needs {num_needed}: training goes "
+    "on provisionally, and at most one round of it is carried over",
+    "quorum.lost": "no quorum for {lasted_s:.0f} s: {num_alive} of {num_members} members answer, a round needs "
+    "{num_needed}",
     "node.woke": "this machine slept for {slept_s:.0f} s; catching up",
 }
 PHASE_OF_POINT: dict[str, PhaseName] = {

@@ -81,10 +81,13 @@ class TrainerRounds:
         contribute: Callable[[Contribution], Awaitable[Outcome]],
         tell: Callable[[Event], Awaitable[None]],
         on_warning: Callable[[str], None],
+        may_train_on: Callable[[], bool] = lambda: True,
     ) -> None:
+        """``may_train_on``: whether the run allows provisional work now, when a contribution was withdrawn."""
         self._me, self._replica, self._buffers, self._grid = me, replica, buffers, grid
         self._inner, self._last_round = inner, last_round
         self._contribute, self._tell, self._on_warning = contribute, tell, on_warning
+        self._may_train_on = may_train_on
         self._generation = 0
         self._has_trainer = False
         self._is_open = False
@@ -221,12 +224,14 @@ class TrainerRounds:
             tokens_per_s=_sayable(ready.tokens_per_s),
         )
         outcome = await self._contribute(contribution)
-        if isinstance(outcome, RoundAborted):
-            self._on_aborted(ready, outcome)
+        while isinstance(outcome, RoundAborted) and self._is_wanted(ready) and not self._may_train_on():
+            outcome = await self._contribute(contribution)  # unchanged, until enough peers are here
+        if isinstance(outcome, RoundAborted) and self._is_wanted(ready):
+            self._generation += 1
+            self._say(Aborted(reason=outcome.reason, generation=self._generation))
         self._task = None
         self._start_if_due()
 
-    def _on_aborted(self, ready: Ready, outcome: RoundAborted) -> None:
-        if self._started_round == ready.round and ready.round == self._replica.head_round + 1:
-            self._generation += 1
-            self._say(Aborted(reason=outcome.reason, generation=self._generation))
+    def _is_wanted(self, ready: Ready) -> bool:
+        """Whether the contribution is of the round that the trainer works on."""
+        return self._started_round == ready.round and ready.round == self._replica.head_round + 1

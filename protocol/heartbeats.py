@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from .identity import PeerId
 from .mail import Mail
-from .messages import MAX_LOSS, Evaluated, Heartbeat, InvalidMessage, NodePhase
+from .messages import MAX_LOSS, Evaluated, Heartbeat, InvalidMessage, NodePhase, Provisional
 from .peers import PeerTable
 from .replica import Replica
 from .round_machine import Phase
@@ -61,7 +61,14 @@ _PHASES: dict[Phase, NodePhase] = {
 }
 
 
-def compose(facts: NodeFacts, progress: Progress, replica: Replica, phase: Phase, now_unix_s: float) -> Heartbeat:
+def compose(
+    facts: NodeFacts,
+    progress: Progress,
+    replica: Replica,
+    phase: Phase,
+    now_unix_s: float,
+    provisional: Provisional | None = None,
+) -> Heartbeat:
     """The heartbeat of a node; while it trains, the round machine's phase says more than the trainer knows.
 
     A loss that is no number, or beyond what a message may say, is left out.
@@ -78,6 +85,7 @@ def compose(facts: NodeFacts, progress: Progress, replica: Replica, phase: Phase
         tokens_per_s=progress.tokens_per_s,
         loss=_sayable(progress.loss),
         evaluated=_evaluated(progress),
+        provisional=provisional,
         reachable=facts.reachable(),
         addresses=facts.addresses(),
         sent_unix_s=max(0.0, now_unix_s),
@@ -135,7 +143,8 @@ class Heartbeats:
 
     async def _publish(self) -> None:
         expires_unix_s = self._wall_clock() + 3 * self._rhythm.published_s
-        await self._directory.publish(self._mail.seal(self._compose()), expires_unix_s)
+        heartbeat = self._compose().model_copy(update={"echoes": ()})
+        await self._directory.publish(self._mail.seal(heartbeat), expires_unix_s)
 
     def _note(self, record: bytes) -> None:
         try:

@@ -17,7 +17,8 @@ class RoundEvent:
 
     Others: ``round.aborted``, ``exchange.lost``, ``exchange.excluded``, ``exchange.failed``, ``peer.rejected``,
     ``peer.unreachable``, ``results.unavailable``, ``state.disagrees``, ``state.syncing``, ``state.unproven``,
-    ``state.unwritable``, ``votes.unwritable``, ``votes.abstaining``, ``node.woke``.
+    ``state.unwritable``, ``votes.unwritable``, ``votes.abstaining``, ``node.woke``, ``quorum.missing``,
+    ``quorum.lost``, ``quorum.found``.
     """
 
     point: str

@@ -23,7 +23,7 @@ from .gate import Gate
 from .heartbeats import Heartbeats, NodeFacts, Progress, Rhythm, compose
 from .identity import Identity, PeerId
 from .mail import Mail
-from .messages import Attest, Commit, CommitRequest, Heartbeat, InvalidMessage
+from .messages import Attest, Commit, CommitRequest, Heartbeat, InvalidMessage, Provisional
 from .outcomes import Aborted, Committed, Outcome, RoundEvent
 from .peers import PeerInfo, PeerTable
 from .reduction import Reduction
@@ -158,6 +158,17 @@ class RoundDriver:
         return self._loop.phase
 
     @property
+    def num_alive(self) -> int:
+        """Members of the roster that are heard from, this node included."""
+        now_s, timeout_s = self._clock(), self._genesis.timing.heartbeat_timeout_s
+        return 1 + sum(info.is_alive(now_s, timeout_s) for peer, info in self.peers.items() if peer in self.roster)
+
+    @property
+    def provisional(self) -> Provisional | None:
+        """While this node hears from no quorum: how many it hears from, how many it needs, since when."""
+        return self._loop.provisional
+
+    @property
     def counters(self) -> ExchangeCounters | None:
         """Measured by the exchange that ran last."""
         return self._reduction.counters
@@ -276,7 +287,9 @@ class RoundDriver:
                 self._loop.queue.put_message(Received(remote, body, raw))
 
     def _compose_heartbeat(self) -> Heartbeat:
-        return compose(self._facts, self._progress, self._replica, self.phase, self._wall_clock())
+        now_unix_s = self._wall_clock()
+        heartbeat = compose(self._facts, self._progress, self._replica, self.phase, now_unix_s, self.provisional)
+        return heartbeat.model_copy(update={"echoes": self._peers.echoes(self._clock())})
 
     def _note_unreachable(self, peer: PeerId, why: str) -> None:
         if self._peers.unreachable(peer, why):

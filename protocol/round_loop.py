@@ -30,6 +30,7 @@ from .messages import (
     PlanMessage,
     Prepare,
     Proposal,
+    Provisional,
     Ready,
     Record,
     round_of,
@@ -39,6 +40,7 @@ from .peers import PeerTable
 from .reduction import Reduction
 from .replica import Replica
 from .round_machine import Action, Event, Phase, Received, RoundState, Rules
+from .seclusion import Seclusion
 from .spec import Genesis
 from .transport import RemoteProtocolError
 from .votes import VoteStore
@@ -95,6 +97,7 @@ class RoundLoop:
         self._commits_to = Allowances(1 / interval_s, _COMMITS_AT_ONCE, clock)
         self._rejections = Allowances(_REJECTIONS_PER_S, _REJECTIONS_AT_ONCE, clock)
         self._lag = Lag(prove or self._believe, interval_s, clock)
+        self._seclusion = Seclusion(genesis.timing.quorum_timeout_s, self.observe)
         self._is_unwritable = False
         """The last attempt to write votes failed, which is said once."""
         self._background: set[asyncio.Task[None]] = set()
@@ -108,6 +111,11 @@ class RoundLoop:
     @property
     def phase(self) -> Phase:
         return Phase.TRAINING if self._state is None else self._state.phase
+
+    @property
+    def provisional(self) -> Provisional | None:
+        """How far from a quorum this node is, if it hears from none."""
+        return None if self._state is None else machine.provisional(self._state, self._clock())
 
     def observe(self, point: str, fields: dict[str, object]) -> None:
         """Tell the node what happened in the present round; of one peer's misconduct only so much."""
@@ -147,6 +155,7 @@ class RoundLoop:
                 await self._route(event, at_s)
             case machine.Tick():
                 await self._advance(event, at_s)
+                self._seclusion.note(self.provisional)
                 await self._keep_up()
             case _:
                 await self._advance(event, at_s)

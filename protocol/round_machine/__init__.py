@@ -62,7 +62,7 @@ from .values import (
     Tick,
     Woke,
 )
-from .views import expected_leader, grace_s, is_live, live_roster, pace_of
+from .views import expected_leader, grace_s, is_live, live_roster, pace_of, provisional
 
 __all__ = [
     "Acceptor",
@@ -99,4 +99,5 @@ __all__ = [
     "is_live",
     "live_roster",
     "pace_of",
+    "provisional",
 ]

@@ -212,6 +212,9 @@ class RoundState:
     ready: Ready | None = None
     ready_since_s: float = 0.0
     no_quorum_since_s: float | None = None
+    """Since when our contribution has waited without a quorum alive."""
+    secluded_since_s: float | None = None
+    """Since when no quorum has been heard from, whatever we do: rounds are provisional (L5)."""
     began_s: float = 0.0
     enough_since_s: float | None = None
     """Since when a quorum has been ready (the grace for stragglers runs from here)."""

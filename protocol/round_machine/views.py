@@ -8,7 +8,7 @@ from .. import grace
 from ..grace import Pace
 from ..identity import PeerId
 from ..leader import successor
-from ..messages import Plan
+from ..messages import Plan, Provisional
 from ..transport import RemoteProtocolError
 from .values import Gathering, PeerView, RoundState
 
@@ -109,6 +109,19 @@ def pace_of(state: RoundState) -> Pace | None:
         return None
     spread_s = max(0.0, state.last_ready_s - state.enough_since_s)
     return Pace(state.enough_since_s - state.began_s, spread_s)
+
+
+def provisional(state: RoundState, now: float) -> Provisional | None:
+    """Whether, how and how long a member hears from no quorum (L5); None while it does, or has to wait for none."""
+    since_s, rules = state.secluded_since_s, state.rules
+    if since_s is None or rules.me not in rules.roster or state.decided is not None:
+        return None
+    return Provisional(
+        num_alive=len(live_roster(state, now)),
+        num_needed=rules.quorum.fewest_with(rules.me),
+        num_members=len(rules.roster),
+        lasted_s=max(0.0, now - since_s),
+    )
 
 
 def reaches(state: RoundState, voters: Iterable[PeerId]) -> bool:
