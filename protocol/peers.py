@@ -69,6 +69,14 @@ class PeerTable:
         known = self._peers.get(peer)
         return known is not None and known.heard_s is not None
 
+    def may_live(self, peer: PeerId, timeout_s: float) -> bool:
+        """Not so if it has spoken to us and then been silent for ``timeout_s``, or has left."""
+        info = self._peers.get(peer)
+        if info is None or info.heard_s is None:
+            return True
+        has_left = info.heartbeat is not None and info.heartbeat.phase == "leaving"
+        return not has_left and info.is_alive(self._clock(), timeout_s)
+
     def heard(self, peer: PeerId, heartbeat: Heartbeat | None, now_s: float, now_unix_s: float) -> None:
         """Note a direct message."""
         self.add(peer)

@@ -107,6 +107,7 @@ class RoundDriver:
             feed=self._loop.queue.put,
             observe=self._loop.observe,
             peers=self._peers.others,
+            is_alive=lambda peer: self._peers.may_live(peer, timing.heartbeat_timeout_s),
         )
         rhythm = Rhythm(timing.heartbeat_interval_s, timing.heartbeat_timeout_s / 2)
         self._heartbeats = Heartbeats(rhythm, directory, self._mail, self._peers, self._compose_heartbeat, wall_clock)

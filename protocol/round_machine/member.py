@@ -106,10 +106,12 @@ def on_span_reduced(state: RoundState, event: SpanReduced) -> Step:
 
 def on_span_lost(state: RoundState, event: SpanLost) -> Step:
     """Tell the leader, who decides; if it has a result all the same, we get it from others."""
-    attempt = state.attempt
+    attempt, proposed = state.attempt, state.proposed
     if attempt is None or attempt.plan_id != event.plan_id:
         return state, ()
     state = replace(state, attempt=replace(attempt, lost=attempt.lost | {event.span}))
+    if proposed is not None and proposed.record.plan == attempt.plan:
+        return vote_or_fetch(state)  # a result exists, and the leader has it: nothing to complain about any more
     complaint = SpanFailed(plan=event.plan_id, round=state.rules.round, span=event.span, why=event.why[:200])
     state, actions = vote_or_fetch(state)
     return state, (Send((attempt.plan.leader,), complaint), *actions)
