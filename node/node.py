@@ -160,11 +160,12 @@ class Node:
             replica=self._replica,
             buffers=self._buffers,
             grid=self._grid,
-            lease_samples=self._inner.lease_samples,
+            inner=self._inner,
             terms=self._terms,
             contribute=driver.contribute,
             tell=self._trainer.send,
             on_warning=self._telemetry.warn,
+            may_train_on=lambda: driver.num_alive >= self._genesis.membership.min_peers,
         )
         donor = Donor(self._replica, lambda number: [raw.hex() for raw in driver.attestations(number).values()])
         StateServer(driver.transport, donor, driver.executor)
@@ -318,6 +319,7 @@ class Node:
                 self._driver.set_progress(
                     phase="training",
                     num_inner_steps=report.step,
+                    target_inner_steps=report.num_steps,
                     tokens=report.num_tokens,
                     tokens_per_s=report.tokens_per_s,
                     loss=report.loss,
@@ -353,6 +355,8 @@ class Node:
             self._reporter.round_event(event)
             return
         self._evaluation.clear()
+        if self._driver is not None:
+            self._driver.set_progress(num_inner_steps=0, target_inner_steps=0, tokens=0)
         self._reporter.applied(outcome)
         self._keep_receipt(outcome.commit)
         if self._rounds is not None:

@@ -60,6 +60,8 @@ class Reason(StrEnum):
     WAITING_ROUND_BOUNDARY = "waiting_round_boundary"
     WAITING_MIN_PEERS = "waiting_min_peers"
     ALONE = "alone"
+    PROVISIONAL = "provisional"
+    ON_PROBATION = "on_probation"
     STRAGGLER = "straggler"
     REDUCER_FAILED = "reducer_failed"
     ROUND_SKIPPED = "round_skipped"
@@ -236,6 +238,16 @@ REASONS: Mapping[Reason, ReasonText] = {
         severity="warning",
         is_normal=False,
         exit_code=EXIT_DEGRADED,
+    ),
+    Reason.PROVISIONAL: ReasonText(
+        "{num_peers} of {num_members} members are here, {num_needed} commit a round; you train on provisionally.",
+        fix="It ends when enough members answer again. At most one round of work is carried over.",
+        severity="warning",
+        is_normal=False,
+        exit_code=EXIT_DEGRADED,
+    ),
+    Reason.ON_PROBATION: ReasonText(
+        "Training for round {round}; this node is new here, and its work counts from round {counts_from} on.",
     ),
     Reason.STRAGGLER: ReasonText(
         "Waiting for {peer}, {behind_s} s behind; the round goes on without it {eta} at the latest.",

@@ -21,6 +21,7 @@ _POINTS: dict[str, str] = {
     "round.committed": "round {round}: committed",
     "exchange.sending": "round {round}: sending the contribution",
     "exchange.reducing": "round {round}: averaging an own span",
+    "quorum.found": "a quorum answers again",
 }
 _WARNINGS: dict[str, str] = {
     "round.aborted": "round {round} was given up: {reason}; nothing is lost, the work counts in the next attempt",
@@ -38,7 +39,10 @@ _WARNINGS: dict[str, str] = {
     "amendment.refused": "an amendment was not taken: {why}",
     "amendment.unwritable": "an amendment cannot be kept: {why}; it is not in force here until the disk takes it",
     "rules.outdated": "round {round} needs protocol {wanted}, this version speaks {found}; install the newer one",
-    "quorum.lost": "{num_live} of {roster_size} members are alive: no quorum for a long time; only a reset helps",
+    "quorum.missing": "only {num_alive} of {num_members} members answer, and a round needs {num_needed}: training goes "
+    "on provisionally, and at most one round of it is carried over",
+    "quorum.lost": "no quorum for {lasted_s:.0f} s: {num_alive} of {num_members} members answer, a round needs "
+    "{num_needed}; if they are gone for good, only a reset by the operators helps",
     "node.woke": "this machine slept for {slept_s:.0f} s; catching up",
 }
 PHASE_OF_POINT: dict[str, PhaseName] = {

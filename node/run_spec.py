@@ -185,6 +185,7 @@ _RECIPE = (
             _Line("warmup_steps", 20),
             _Line("batch_size", 8),
             _Line("num_steps", 50, "inner steps of a round"),
+            _Line("adaptive_steps", True, "slow peers take fewer of them, fast ones more"),
         ),
     ),
     _Section(

@@ -23,6 +23,10 @@ class Facts:
     roster_size: int
     quorum_size: int
     min_peers: int
+    is_provisional: bool = False
+    """Whether no quorum is heard from, by the driver's own count."""
+    counts_from: int | None = None
+    """While on probation: the round from which this node's work counts."""
     has_trainer: bool = True
     """Whether the trainer process is up."""
     has_started: bool = False
@@ -118,12 +122,15 @@ def _joining(facts: Facts) -> Situation | None:
 def _alone(facts: Facts) -> Situation | None:
     """Too few are here for a round; training goes on, and nothing is lost."""
     num_here = facts.num_others + 1
-    needed = max(facts.min_peers, facts.quorum_size)
-    if num_here >= needed:
+    if num_here < facts.min_peers:  # the spec wants no work of fewer, not even provisional work
+        values: dict[str, object] = {"num_peers": num_here, "min_peers": facts.min_peers}
+        return Situation(State.WAITING, Reason.WAITING_MIN_PEERS, values)
+    if not facts.is_provisional and num_here >= facts.quorum_size:
         return None
     if facts.num_others == 0 and facts.roster_size > 1:
         return Situation(State.TRAINING, Reason.ALONE, {"round": facts.round, "device": facts.device})
-    return Situation(State.WAITING, Reason.WAITING_MIN_PEERS, {"num_peers": num_here, "min_peers": needed})
+    values = {"num_peers": num_here, "num_members": facts.roster_size, "num_needed": facts.quorum_size}
+    return Situation(State.TRAINING, Reason.PROVISIONAL, values)
 
 
 def _finishing(facts: Facts) -> Situation | None:
@@ -134,6 +141,9 @@ def _finishing(facts: Facts) -> Situation | None:
 def _working(facts: Facts) -> Situation:
     values: dict[str, object] = {"round": facts.round, "device": facts.device, "num_others": facts.num_others}
     match facts.phase:
+        case Phase.TRAINING if facts.counts_from is not None:
+            values |= {"counts_from": facts.counts_from}
+            return Situation(State.TRAINING, Reason.ON_PROBATION, values, facts.exchange_eta_s)
         case Phase.TRAINING:
             return Situation(State.TRAINING, None, values, facts.exchange_eta_s)
         case Phase.READY if facts.straggler is not None:

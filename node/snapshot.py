@@ -139,6 +139,8 @@ class PeerInfo(Value):
     tokens_per_s: Real | None = None
     reach: Literal["direct", "relayed"] | None = None
     round_trip_ms: Real | None = None
+    clock_offset_ms: Real | None = None
+    """Its clock minus this node's."""
     last_seen_at: datetime | None = None
     state_hash: str | None = None
 
@@ -155,6 +157,8 @@ class ContributionInfo(Value):
     tokens_this_round: Count = 0
     last_share: Share | None = None
     last_receipt_round: Count | None = None
+    counts_from_round: Count | None = None
+    """While the node is on probation: the round from which its work weighs something."""
 
 
 class TrainingInfo(Value):
@@ -210,6 +214,7 @@ class NetworkInfo(Value):
     num_seeds: Count | None = None
     num_seeds_answering: Count | None = None
     clock_offset_ms: Real | None = None
+    """The peers' clocks minus this node's, the median."""
 
 
 class Alert(Value):

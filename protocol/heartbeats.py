@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from .identity import PeerId
 from .mail import Mail
-from .messages import MAX_LOSS, Evaluated, Heartbeat, InvalidMessage, NodePhase
+from .messages import MAX_LOSS, Evaluated, Heartbeat, InvalidMessage, NodePhase, Provisional
 from .peers import PeerTable
 from .replica import Replica
 from .round_machine import Phase
@@ -46,6 +46,7 @@ class Progress:
 
     phase: NodePhase = "training"
     num_inner_steps: int = 0
+    target_inner_steps: int = 0
     tokens: int = 0
     tokens_per_s: float = 0.0
     loss: float | None = None
@@ -61,7 +62,13 @@ _PHASES: dict[Phase, NodePhase] = {
 
 
 def compose(
-    facts: NodeFacts, progress: Progress, replica: Replica, phase: Phase, num_amendments: int, now_unix_s: float
+    facts: NodeFacts,
+    progress: Progress,
+    replica: Replica,
+    phase: Phase,
+    num_amendments: int,
+    now_unix_s: float,
+    provisional: Provisional | None = None,
 ) -> Heartbeat:
     """The heartbeat of a node; while it trains, the round machine's phase says more than the trainer knows.
 
@@ -74,10 +81,12 @@ def compose(
         state_hash=replica.state_hash,
         phase=_PHASES.get(phase, progress.phase) if progress.phase == "training" else progress.phase,
         num_inner_steps=progress.num_inner_steps,
+        target_inner_steps=progress.target_inner_steps,
         tokens=progress.tokens,
         tokens_per_s=progress.tokens_per_s,
         loss=_sayable(progress.loss),
         evaluated=_evaluated(progress),
+        provisional=provisional,
         reachable=facts.reachable(),
         addresses=facts.addresses(),
         num_amendments=num_amendments,
@@ -142,7 +151,8 @@ class Heartbeats:
 
     async def _publish(self) -> None:
         expires_unix_s = self._wall_clock() + 3 * self.rhythm.published_s
-        await self._directory.publish(self._mail.seal(self._compose()), expires_unix_s)
+        heartbeat = self._compose().model_copy(update={"echoes": ()})
+        await self._directory.publish(self._mail.seal(heartbeat), expires_unix_s)
 
     def _note(self, record: bytes) -> None:
         try:

@@ -28,7 +28,8 @@ Round = Annotated[int, Field(ge=0, le=2**40)]
 Ballot = Annotated[int, Field(ge=0, le=2**40)]
 Count = Annotated[int, Field(ge=0, le=2**53)]
 Name = Annotated[str, Field(max_length=64)]
-Speed = Annotated[float, Field(ge=0, le=1e12)]
+MAX_SPEED = 1e12
+Speed = Annotated[float, Field(ge=0, le=MAX_SPEED)]
 """Tokens per second."""
 SquaredNorm = Annotated[float, Field(ge=0, le=1e300)]
 MAX_LOSS = 1e6
@@ -156,6 +157,27 @@ class Evaluated(Frozen):
     validation_loss: Loss
 
 
+class Echo(Frozen):
+    """A peer's last heartbeat comes back to it, so that it can tell how long messages travel."""
+
+    peer: Peer
+    sent_unix_s: Annotated[float, Field(ge=0, le=1e11)]
+    """Its own clock when it sent that."""
+    held_s: Annotated[float, Field(ge=0, le=1e11)]
+    """How long it has been here."""
+
+
+class Provisional(Frozen):
+    """The sender hears from no quorum of the lineage: its rounds are provisional, without certificate (L5)."""
+
+    num_alive: Count
+    """Members that it hears from, itself included."""
+    num_needed: Count
+    """Fewest members, the sender among them, that can commit."""
+    num_members: Count
+    lasted_s: Annotated[float, Field(ge=0, le=1e11)]
+
+
 class Heartbeat(Message):
     """Progress and reachability, sent to every known peer and published for discovery."""
 
@@ -168,11 +190,16 @@ class Heartbeat(Message):
     """State hash after that commit."""
     phase: NodePhase
     num_inner_steps: Count = 0
+    """Done in this round."""
+    target_inner_steps: Count = 0
+    """After which the sender contributes; 0: it does not say."""
     tokens: Count = 0
     tokens_per_s: Speed = 0.0
     loss: Loss | None = None
     evaluated: Evaluated | None = None
     """What the sender has evaluated last, for everybody's charts."""
+    provisional: Provisional | None = None
+    """Unless it hears from a quorum."""
     reachable: bool = True
     """Whether others can open streams to the sender. A peer that is not never owns a span and never leads."""
     addresses: Annotated[tuple[Annotated[str, Field(max_length=256)], ...], Field(max_length=16)] = ()
@@ -180,6 +207,8 @@ class Heartbeat(Message):
     """Changes of the run's rules that the sender knows; who knows fewer asks for them."""
     sent_unix_s: Annotated[float, Field(ge=0, le=1e11)] = 0.0
     """Sender's clock, to estimate skew. Nothing is decided by it."""
+    echoes: Annotated[tuple[Echo, ...], Field(max_length=16)] = ()
+    """Of a few peers in turn."""
 
 
 class Ready(Message):

@@ -17,9 +17,9 @@ class RoundEvent:
 
     Others: ``round.aborted``, ``exchange.lost``, ``exchange.excluded``, ``exchange.failed``, ``peer.rejected``,
     ``peer.unreachable``, ``results.unavailable``, ``state.disagrees``, ``state.syncing``, ``state.unproven``,
-    ``state.unwritable``, ``votes.unwritable``, ``votes.abstaining``, ``node.woke``,
-    ``amendment.learned``, ``amendment.refused``, ``amendment.unwritable``, ``rules.in_force``, ``rules.outdated``,
-    ``lineage.begun``, ``quorum.lost``.
+    ``state.unwritable``, ``votes.unwritable``, ``votes.abstaining``, ``node.woke``, ``quorum.missing``,
+    ``quorum.lost``, ``quorum.found``, ``amendment.learned``, ``amendment.refused``, ``amendment.unwritable``,
+    ``rules.in_force``, ``rules.outdated``, ``lineage.begun``.
     """
 
     point: str

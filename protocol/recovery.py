@@ -66,7 +66,6 @@ class Recovery:
         """``path`` keeps what this delegate has signed."""
         self._identity, self._path, self._clock = identity, path, clock
         self._lost_since_s: float | None = None
-        self._is_said = False
         self._pool: Amendment | None = None
         """The reset that is being signed."""
 
@@ -74,16 +73,11 @@ class Recovery:
         """Note whether there is a quorum; whether there has been none for the run's time limit."""
         now_s = self._clock()
         if has_quorum:
-            self._lost_since_s, self._is_said = None, False
+            self._lost_since_s = None
             return False
         if self._lost_since_s is None:
             self._lost_since_s = now_s
         return now_s - self._lost_since_s >= genesis.timing.quorum_timeout_s
-
-    def is_news(self) -> bool:
-        """Whether the loss has not been said yet; it counts as said then."""
-        is_news, self._is_said = not self._is_said, True
-        return is_news
 
     def is_my_turn(self, genesis: Genesis, live: Collection[PeerId]) -> bool:
         """Whether we are to propose: the first delegate alive at once, every later one a little later."""

@@ -35,10 +35,11 @@ class Reduction:
         feed: Callable[[Event], None],
         observe: Callable[[str, dict[str, object]], None],
         peers: Callable[[], Sequence[PeerId]],
+        is_alive: Callable[[PeerId], bool],
     ) -> None:
         self._me, self._grid, self._transport, self._store = me, grid, transport, store
         self._executor, self.settings = executor, settings
-        self._feed, self._observe, self._peers = feed, observe, peers
+        self._feed, self._observe, self._peers, self._is_alive = feed, observe, peers, is_alive
         self._inbox = SpanInbox(transport, grid, settings)
         self._server = ResultServer(transport, store)
         self._fetcher = ResultFetcher(transport, store, executor, self._note_misconduct)
@@ -122,6 +123,7 @@ class Reduction:
                 translate,
                 self.settings,
                 self._executor,
+                self._is_alive,
             )
             self.counters = exchange.counters
             await exchange.run()

@@ -26,7 +26,16 @@ from .gate import Gate
 from .heartbeats import Heartbeats, NodeFacts, Progress, Rhythm, compose
 from .identity import Identity, PeerId
 from .mail import Mail
-from .messages import Amendments, AmendmentsRequest, Attest, Commit, CommitRequest, Heartbeat, InvalidMessage
+from .messages import (
+    Amendments,
+    AmendmentsRequest,
+    Attest,
+    Commit,
+    CommitRequest,
+    Heartbeat,
+    InvalidMessage,
+    Provisional,
+)
 from .outcomes import Aborted, Committed, Outcome, RoundEvent
 from .peers import PeerInfo, PeerTable
 from .recovery import Recovery
@@ -122,6 +131,7 @@ class RoundDriver:
             feed=self._loop.queue.put,
             observe=self._loop.observe,
             peers=self._peers.others,
+            is_alive=lambda peer: self._peers.may_live(peer, self._loop.genesis.timing.heartbeat_timeout_s),
         )
         self._exchange = exchange
         self._heartbeats = Heartbeats(
@@ -179,6 +189,17 @@ class RoundDriver:
     def phase(self) -> Phase:
         """Where this node stands in the round."""
         return self._loop.phase
+
+    @property
+    def num_alive(self) -> int:
+        """Members of the roster that are heard from, this node included."""
+        now_s, timeout_s = self._clock(), self._loop.genesis.timing.heartbeat_timeout_s
+        return 1 + sum(info.is_alive(now_s, timeout_s) for peer, info in self.peers.items() if peer in self.roster)
+
+    @property
+    def provisional(self) -> Provisional | None:
+        """While this node hears from no quorum: how many it hears from, how many it needs, since when."""
+        return self._loop.provisional
 
     @property
     def counters(self) -> ExchangeCounters | None:
@@ -333,8 +354,9 @@ class RoundDriver:
         self._reduction.settings = self._exchange or _exchange_settings(genesis.timing)
 
     def _compose_heartbeat(self) -> Heartbeat:
-        known = self._book.num_amendments
-        return compose(self._facts, self._progress, self._replica, self.phase, known, self._wall_clock())
+        known, now_unix_s = self._book.num_amendments, self._wall_clock()
+        heartbeat = compose(self._facts, self._progress, self._replica, self.phase, known, now_unix_s, self.provisional)
+        return heartbeat.model_copy(update={"echoes": self._peers.echoes(self._clock())})
 
     def _note_unreachable(self, peer: PeerId, why: str) -> None:
         if self._peers.unreachable(peer, why):

@@ -7,6 +7,7 @@ begins. This is the only place that touches the machine's state.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 from typing import Any, TypeAlias, assert_never
@@ -19,6 +20,7 @@ from .attestations import Attestations
 from .chunks import Contribution
 from .early import EarlyMessages
 from .event_queue import EventQueue
+from .grace import NUM_ROUNDS, Pace
 from .identity import PeerId
 from .lag import FAR_BEHIND_ROUNDS, Lag, Prove
 from .mail import Mail
@@ -31,6 +33,7 @@ from .messages import (
     PlanMessage,
     Prepare,
     Proposal,
+    Provisional,
     Ready,
     Record,
     round_of,
@@ -43,6 +46,7 @@ from .reduction import Reduction
 from .replica import Replica
 from .round_machine import Action, Event, Phase, Received, RoundState, Rules
 from .rule_book import RuleBook
+from .seclusion import Seclusion
 from .spec import PROTOCOL_VERSION, Genesis
 from .transport import RemoteProtocolError, RulesDiffer
 from .votes import VoteStore
@@ -98,10 +102,12 @@ class RoundLoop:
         self.queue: EventQueue[Event | Offer | Learned] = EventQueue(clock)
         self._early = EarlyMessages()
         self._state: RoundState | None = None
+        self._paces: deque[Pace] = deque(maxlen=NUM_ROUNDS)
         interval_s = genesis.timing.heartbeat_interval_s
         self._commits_to = Allowances(1 / interval_s, _COMMITS_AT_ONCE, clock)
         self._rejections = Allowances(_REJECTIONS_PER_S, _REJECTIONS_AT_ONCE, clock)
         self._lag = Lag(prove or self._believe, interval_s, clock)
+        self._seclusion = Seclusion(genesis.timing.quorum_timeout_s, self.observe)
         self._is_unwritable = False
         """The last attempt to write votes failed, which is said once."""
         self._background: set[asyncio.Task[None]] = set()
@@ -122,6 +128,11 @@ class RoundLoop:
     @property
     def phase(self) -> Phase:
         return Phase.TRAINING if self._state is None else self._state.phase
+
+    @property
+    def provisional(self) -> Provisional | None:
+        """How far from a quorum this node is, if it hears from none."""
+        return None if self._state is None else machine.provisional(self._state, self._clock())
 
     def observe(self, point: str, fields: dict[str, object]) -> None:
         """Tell the node what happened in the present round; of one peer's misconduct only so much."""
@@ -163,6 +174,7 @@ class RoundLoop:
                 await self._route(event, at_s)
             case machine.Tick():
                 await self._advance(event, at_s)
+                self._seclusion.note(self.provisional)
                 await self._keep_up()
                 await self._recover()
             case _:
@@ -274,14 +286,12 @@ class RoundLoop:
         )
 
     async def _recover(self) -> None:
-        """Say that the quorum is lost, and do what the run has delegated to us for that case."""
+        """A quorum that is lost for good: do what the run has delegated to us for that case."""
         if self._state is None:
             return
         sight = self._sight(self._state)
         if not self._recovery.is_lost(self._genesis, has_quorum=sight.has_quorum):
             return
-        if self._recovery.is_news():
-            self.observe("quorum.lost", {"num_live": len(sight.live), "roster_size": len(sight.standing.roster)})
         if self._recovery.is_my_turn(self._genesis, sight.live):
             await self._sign_reset(lambda: self._recovery.propose(sight))
 
@@ -368,6 +378,7 @@ class RoundLoop:
             num_chunks=self._num_chunks,
             abstain=abstain,
             alternatives=tuple(self._book.rules.possible(number))[1:],
+            recent=tuple(self._paces),
         )
         acceptor = machine.Acceptor() if abstain else await asyncio.to_thread(self._votes.load, number)
         self._mail.begin_round()
@@ -451,6 +462,8 @@ class RoundLoop:
     async def _apply(self, commit: Commit) -> None:
         """Get the decided bytes, take the outer step, tell everybody our state hash, begin the next round."""
         self.observe("round.committed", {"commit": commit})
+        if self._state is not None and (pace := machine.pace_of(self._state)) is not None:
+            self._paces.append(pace)
         mean = None
         while mean is None:
             mean = await self._obtain(commit.record)

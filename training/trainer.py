@@ -61,6 +61,7 @@ class ChannelReducer:
                 num_tokens=contribution.num_tokens,
                 num_steps=contribution.num_steps,
                 loss=contribution.loss,
+                tokens_per_s=contribution.tokens_per_s,
             )
         )
         return self.wait()

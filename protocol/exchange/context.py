@@ -36,6 +36,8 @@ class ExchangeContext:
     on_event: Callable[[ExchangeEvent], None]
     settings: ExchangeSettings
     executor: Executor
+    is_alive: Callable[[PeerId], bool]
+    """Whether a member is still heard from; owners do not wait for the others."""
     counters: ExchangeCounters = field(default_factory=ExchangeCounters)
     _said: set[type[ExchangeEvent]] = field(default_factory=set[type[ExchangeEvent]])
 

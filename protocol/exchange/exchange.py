@@ -90,10 +90,11 @@ class Exchange:
         on_event: Callable[[ExchangeEvent], None],
         settings: ExchangeSettings,
         executor: Executor,
+        is_alive: Callable[[PeerId], bool] = lambda _: True,
     ) -> None:
         check_plan(plan, grid)
         mine = contribution if contribution and _counts_on(plan, me, contribution) else None
-        self._context = ExchangeContext(plan, me, mine, grid, transport, result, on_event, settings, executor)
+        self._context = ExchangeContext(plan, me, mine, grid, transport, result, on_event, settings, executor, is_alive)
         self._inbox = inbox
         spans = enumerate(plan.spans)
         self._owners = {index: SpanOwner(self._context, index) for index, span in spans if span.owner == me}

@@ -62,7 +62,7 @@ from .values import (
     Tick,
     Woke,
 )
-from .views import expected_leader, is_live, live_roster
+from .views import expected_leader, grace_s, is_live, live_roster, pace_of, provisional
 
 __all__ = [
     "Acceptor",
@@ -95,6 +95,9 @@ __all__ = [
     "check_plan",
     "check_record",
     "expected_leader",
+    "grace_s",
     "is_live",
     "live_roster",
+    "pace_of",
+    "provisional",
 ]

@@ -55,7 +55,7 @@ def begin(rules: Rules, acceptor: Acceptor, peers: Mapping[PeerId, PeerView], no
     known = {peer: peers.get(peer, PeerView(now, is_met=peer == rules.me)) for peer in rules.roster}
     accepted_ballot = 0 if acceptor.accepted is None else acceptor.accepted.ballot
     seen = max(acceptor.promised, acceptor.led, accepted_ballot)
-    return RoundState(rules, acceptor, {**peers, **known}, seen=seen, repeated_s=now)
+    return RoundState(rules, acceptor, {**peers, **known}, seen=seen, repeated_s=now, began_s=now)
 
 
 def advance(state: RoundState, event: Event, now: float) -> Step:
@@ -116,7 +116,7 @@ def _receive_from_member(state: RoundState, event: Received, now: float) -> Step
     sender = event.sender
     match event.body:
         case Ready() as body:
-            return member.on_ready(state, sender, body)
+            return member.on_ready(state, sender, body, now)
         case PlanMessage() as body:
             return member.on_plan(state, sender, body, now)
         case Proposal() as body:
@@ -154,7 +154,7 @@ def _check_ballot(state: RoundState, sender: PeerId, body: object) -> None:
 def _wake(state: RoundState, now: float) -> RoundState:
     peers = {peer: replace(view, heard_s=now) for peer, view in state.peers.items()}
     deadline_s = None if state.deadline_s is None else now + state.rules.genesis.timing.attempt_timeout_s
-    return replace(state, peers=peers, deadline_s=deadline_s, no_quorum_since_s=None)
+    return replace(state, peers=peers, deadline_s=deadline_s, no_quorum_since_s=None, secluded_since_s=None)
 
 
 def _settle(step: Step, now: float) -> Step:
@@ -172,14 +172,15 @@ def _keep_time(state: RoundState, now: float) -> RoundState:
     """Note since when a quorum is ready or missing; from the former a leader owes us a plan."""
     timing = state.rules.genesis.timing
     enough_since_s = _since(state.enough_since_s, views.is_enough(state, now), now)
-    is_alone = state.ready is not None and not views.reaches(state, views.live_roster(state, now))
+    is_secluded = not views.reaches(state, views.live_roster(state, now))
     deadline_s = state.deadline_s
     if enough_since_s is not None and deadline_s is None:
         deadline_s = now + timing.ready_grace_s + timing.heartbeat_timeout_s
     return replace(
         state,
         enough_since_s=enough_since_s,
-        no_quorum_since_s=_since(state.no_quorum_since_s, is_alone, now),
+        no_quorum_since_s=_since(state.no_quorum_since_s, is_secluded and state.ready is not None, now),
+        secluded_since_s=_since(state.secluded_since_s, is_secluded, now),
         deadline_s=deadline_s,
     )
 

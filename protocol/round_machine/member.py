@@ -55,13 +55,14 @@ def on_contributed(state: RoundState, event: Contributed, now: float) -> Step:
     return state, (Send(rules.roster, ready),) if rules.me in rules.roster else ()
 
 
-def on_ready(state: RoundState, sender: PeerId, ready: Ready) -> Step:
+def on_ready(state: RoundState, sender: PeerId, ready: Ready, now: float) -> Step:
     """The newest word of a member counts: a restarted one encodes anew."""
     if ready.parent != state.rules.parent:
         raise RemoteProtocolError(sender, "ready.parent", "follows another commit than ours")
     if ready.parent_state != state.rules.parent_state:
         raise RemoteProtocolError(sender, "ready.parent_state", "starts from another state than ours")
-    return replace(state, readies={**state.readies, sender: ready}), ()
+    last_ready_s = state.last_ready_s if sender in state.readies else now
+    return replace(state, readies={**state.readies, sender: ready}, last_ready_s=last_ready_s), ()
 
 
 def on_plan(state: RoundState, sender: PeerId, message: PlanMessage, now: float) -> Step:
@@ -106,10 +107,12 @@ def on_span_reduced(state: RoundState, event: SpanReduced) -> Step:
 
 def on_span_lost(state: RoundState, event: SpanLost) -> Step:
     """Tell the leader, who decides; if it has a result all the same, we get it from others."""
-    attempt = state.attempt
+    attempt, proposed = state.attempt, state.proposed
     if attempt is None or attempt.plan_id != event.plan_id:
         return state, ()
     state = replace(state, attempt=replace(attempt, lost=attempt.lost | {event.span}))
+    if proposed is not None and proposed.record.plan == attempt.plan:
+        return vote_or_fetch(state)  # a result exists, and the leader has it: nothing to complain about any more
     complaint = SpanFailed(plan=event.plan_id, round=state.rules.round, span=event.span, why=event.why[:200])
     state, actions = vote_or_fetch(state)
     return state, (Send((attempt.plan.leader,), complaint), *actions)

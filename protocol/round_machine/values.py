@@ -11,6 +11,7 @@ from enum import Enum
 from functools import cached_property
 from typing import TypeAlias
 
+from ..grace import Pace
 from ..identity import PeerId
 from ..leader import permutation
 from ..messages import Accepted, Commit, Envelope, Heartbeat, Message, Plan, Ready, Record, SpanResult, Vote
@@ -48,6 +49,8 @@ class Rules:
     alternatives: tuple[Genesis, ...] = ()
     """Other rules that this round may have been planned under, by a leader who knew fewer amendments: what was voted on
     under them is to be proposed again and may be decided, but nothing new is planned under them."""
+    recent: tuple[Pace, ...] = ()
+    """What this member has seen of the last rounds; how long stragglers are waited for follows from it."""
 
     @cached_property
     def run_id(self) -> str:
@@ -223,8 +226,14 @@ class RoundState:
     ready: Ready | None = None
     ready_since_s: float = 0.0
     no_quorum_since_s: float | None = None
+    """Since when our contribution has waited without a quorum alive."""
+    secluded_since_s: float | None = None
+    """Since when no quorum has been heard from, whatever we do: rounds are provisional (L5)."""
+    began_s: float = 0.0
     enough_since_s: float | None = None
     """Since when a quorum has been ready (the grace for stragglers runs from here)."""
+    last_ready_s: float = 0.0
+    """When a member's contribution was last heard of for the first time."""
     readies: Mapping[PeerId, Ready] = field(default_factory=dict[PeerId, Ready])
     attempt: Attempt | None = None
     held: Mapping[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from .. import grace
+from ..grace import Pace
 from ..identity import PeerId
 from ..leader import successor
-from ..messages import Plan
+from ..messages import Plan, Provisional
 from ..quorum import has_witnesses
 from ..transport import RemoteProtocolError
 from .values import Gathering, PeerView, RoundState
@@ -80,11 +82,47 @@ def is_enough(state: RoundState, now: float) -> bool:
 
 
 def may_plan(state: RoundState, now: float) -> bool:
-    """Everybody alive is ready, or a quorum is and the grace for the others is over (L3)."""
+    """Everybody alive is ready, or a quorum is, and the grace is over or too short for all the others (L3)."""
     if state.rules.genesis.control.paused or not is_enough(state, now):
         return False
-    since = now if state.enough_since_s is None else state.enough_since_s
-    return not awaited(state, now) or now - since >= state.rules.genesis.timing.ready_grace_s
+    stragglers = awaited(state, now)
+    if not stragglers:
+        return True
+    since_s = now if state.enough_since_s is None else state.enough_since_s
+    left_s = since_s + grace_s(state) - now
+    return left_s <= 0 or not any(grace.can_make_it(_remaining_s(state, peer, now), left_s) for peer in stragglers)
+
+
+def grace_s(state: RoundState) -> float:
+    """How long stragglers are waited for once a quorum is ready, by what the last rounds have shown."""
+    timing = state.rules.genesis.timing
+    return grace.justified_s(state.rules.recent, 2 * timing.heartbeat_interval_s, timing.ready_grace_s)
+
+
+def _remaining_s(state: RoundState, peer: PeerId, now: float) -> float | None:
+    view = state.peers.get(peer)
+    return None if view is None else grace.remaining_s(view.heartbeat, view.heard_s, now, state.rules.round)
+
+
+def pace_of(state: RoundState) -> Pace | None:
+    """What this round has shown of the members' speed; None if no quorum was ready, as far as this member saw."""
+    if state.enough_since_s is None:
+        return None
+    spread_s = max(0.0, state.last_ready_s - state.enough_since_s)
+    return Pace(state.enough_since_s - state.began_s, spread_s)
+
+
+def provisional(state: RoundState, now: float) -> Provisional | None:
+    """Whether, how and how long a member hears from no quorum (L5); None while it does, or has to wait for none."""
+    since_s, rules = state.secluded_since_s, state.rules
+    if since_s is None or rules.me not in rules.roster or state.decided is not None:
+        return None
+    return Provisional(
+        num_alive=len(live_roster(state, now)),
+        num_needed=rules.quorum.fewest_with(rules.me),
+        num_members=len(rules.roster),
+        lasted_s=max(0.0, now - since_s),
+    )
 
 
 def reaches(state: RoundState, voters: Iterable[PeerId]) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import hashlib
 from dataclasses import dataclass, field
 
+from ..grace import Pace
 from ..identity import Identity, PeerId
 from ..messages import (
     Commit,
@@ -42,6 +43,9 @@ class Node:
     """Reasons of the contributions that were withdrawn."""
     reachable: bool = True
     phase: str = "training"
+    progress: dict[str, float] = field(default_factory=dict[str, float])
+    """Further fields of its heartbeats."""
+    paces: list[Pace] = field(default_factory=list[Pace])
 
     @property
     def is_up(self) -> bool:

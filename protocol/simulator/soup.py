@@ -9,6 +9,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
+from ..grace import NUM_ROUNDS
 from ..identity import PeerId
 from ..messages import (
     Commit,
@@ -46,6 +47,7 @@ from ..round_machine import (
     Tick,
     advance,
     begin,
+    pace_of,
 )
 from ..spec import Genesis
 from ..standing import Standing
@@ -193,6 +195,7 @@ class Soup:
             lease_samples=10,
             num_chunks=self._num_chunks,
             open_vote=self._open_vote,
+            recent=tuple(node.paces[-NUM_ROUNDS:]),
         )
         node.arrived.clear()
         node.state = begin(rules, node.disk.acceptors.get(rules.round, Acceptor()), peers, self.now)
@@ -216,6 +219,7 @@ class Soup:
                 "state_hash": self.state_hash(node.disk.commits),
                 "phase": node.phase,
                 "reachable": node.reachable,
+                **node.progress,
             }
         )
         for receiver in self.nodes:
@@ -328,6 +332,8 @@ class Soup:
         self.check_decision(commit)
         node.disk.commits.append(commit)
         peers = {} if node.state is None else dict(node.state.peers)
+        if node.state is not None and (pace := pace_of(node.state)) is not None:
+            node.paces.append(pace)
         self._begin(node, peers)
 
     # --- properties ---------------------------------------------------------------------------------------------------

@@ -15,8 +15,22 @@ PACKAGES = ("node", "protocol", "training", "kernels")
 SOURCES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
 
 # what the protocol's decisions may not even import: they open nothing, await nothing and compute no tensors
-PURE_MODULES = ("spec", "quorum", "leader", "spans", "round_machine", "messages", "identity", "chunks", "replica")
-PURE_MODULES += ("standing", "changes", "amendments")
+PURE_MODULES = (
+    "spec",
+    "quorum",
+    "budget",
+    "grace",
+    "leader",
+    "spans",
+    "standing",
+    "changes",
+    "amendments",
+    "round_machine",
+    "messages",
+    "identity",
+    "chunks",
+    "replica",
+)
 IMPURE = {"torch", "hivemind", "asyncio", "socket", "threading", "subprocess", "time", "random", "secrets"}
 
 # without torch: what a command line, a daemon or a checkpoint reader needs before any tensor exists
