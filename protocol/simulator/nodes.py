@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 from dataclasses import dataclass, field
+from functools import lru_cache
 
 from ..identity import Identity, PeerId
 from ..messages import (
@@ -53,9 +54,14 @@ class Node:
         return len(self.disk.commits) + 1
 
 
+@lru_cache(maxsize=128)
+def _person(number: int) -> PeerId:
+    return Identity.from_seed(bytes([number + 1]) * 32).peer_id
+
+
 def soup_genesis(num_peers: int, **membership: int) -> Genesis:
     """A genesis with short times for ``num_peers`` members; further ones may join."""
-    people = [Identity.from_seed(bytes([number + 1]) * 32).peer_id for number in range(num_peers + 4)]
+    people = [_person(number) for number in range(num_peers + 4)]
     return Genesis(
         name="soup",
         protocol_version=1,

@@ -15,6 +15,7 @@ from ..messages import (
     CommitRequest,
     Heartbeat,
     InvalidMessage,
+    Member,
     Message,
     Plan,
     Ready,
@@ -98,6 +99,8 @@ class Soup:
         """Messages that a node refused. Stays empty unless a bug was seeded: honest nodes break no rule."""
         self.passes: Callable[[PeerId, PeerId, Message], bool] = lambda _sender, _receiver, _body: True
         """Whether a message gets through; tests cut links here."""
+        self.passes_bulk: Callable[[PeerId, PeerId], bool] = lambda _sender, _receiver: True
+        """Whether contributions and means get through; tests cut links here."""
         self.on_action: Callable[[Node, Action], None] = lambda _node, _action: None
         """Called before an action is performed; tests crash nodes here."""
         self._amnesia, self._rules_type, self._num_chunks = amnesia, rules_type, num_chunks
@@ -146,13 +149,13 @@ class Soup:
         heapq.heapify(self.pending)
         item.work()
 
-    def contribute(self, peer: PeerId, tokens: int = 1000) -> None:
-        """The node's inner steps are done."""
+    def contribute(self, peer: PeerId, tokens: int = 1000, commitment: str | None = None) -> None:
+        """The node's inner steps are done. ``commitment`` stands for the contribution's bytes."""
         state = self.nodes[peer].state
         if state is None or state.phase is not Phase.TRAINING or state.ready is not None:
             return
         rules = state.rules
-        commitment = digest(peer, rules.round, self.now)
+        commitment = commitment or digest(peer, rules.round, self.now)
         ready = Ready(
             round=rules.round,
             parent=rules.parent,
@@ -284,10 +287,12 @@ class Soup:
     def _reduce(self, node: Node, plan: Plan, plan_id: str, index: int, num_waits: int = 0) -> None:
         if not self._is_in(node, plan_id):
             return
-        if num_waits < MAX_WAITS and not all(self._sends(member.peer, plan_id) for member in plan.members):
+        if num_waits < MAX_WAITS and not all(self._sends(member, node.peer, plan_id) for member in plan.members):
             self.later(lambda: self._reduce(node, plan, plan_id, index, num_waits + 1))
             return
-        included = tuple(member.peer == node.peer or self._sends(member.peer, plan_id) for member in plan.members)
+        included = tuple(self._sends(member, node.peer, plan_id) for member in plan.members)
+        if not any(included):
+            return  # nothing to average: the others report the span as lost
         result = SpanResult(plan=plan_id, span=index, included=included, digest=digest(plan_id, index, included))
         self.feed(node, SpanReduced(result))
         for member in plan.members:
@@ -295,7 +300,8 @@ class Soup:
 
     def _arrive(self, node: Node, plan: Plan, plan_id: str, result: SpanResult) -> None:
         """A span's mean reaches a member and is durable there."""
-        if not self._is_in(node, plan_id) or not self.nodes[plan.spans[result.span].owner].is_up:
+        owner = plan.spans[result.span].owner
+        if not self._is_in(node, plan_id) or not self.nodes[owner].is_up or not self.passes_bulk(owner, node.peer):
             return
         node.arrived[plan_id, result.span] = result
         results = [node.arrived.get((plan_id, index)) for index in range(len(plan.spans))]
@@ -313,18 +319,23 @@ class Soup:
         attempt = None if node.state is None else node.state.attempt
         return attempt is not None and attempt.plan_id == plan_id
 
-    def _sends(self, peer: PeerId, plan_id: str) -> bool:
-        return self._is_in(self.nodes[peer], plan_id)
+    def _sends(self, member: Member, owner: PeerId, plan_id: str) -> bool:
+        """Whether a member's contribution reaches an owner."""
+        return self.passes_bulk(member.peer, owner) and self._is_in(self.nodes[member.peer], plan_id)
 
     def _fetch(self, node: Node, record: Record) -> None:
         plan_id, wanted = record.plan.content_id(), tuple(result.digest for result in record.results)
         if node.state is None or node.state.rules.round != record.plan.round:
             return
-        if any(other.is_up and other.disk.held.get(plan_id) == wanted for other in self.nodes.values()):
+        if any(self._serves(other, node, plan_id, wanted) for other in self.nodes.values()):
             node.disk.held[plan_id] = wanted
             self.feed(node, ResultsHeld(plan_id, wanted))
         else:
             self.later(lambda: self._fetch(node, record), 1.0)
+
+    def _serves(self, other: Node, node: Node, plan_id: str, wanted: tuple[str, ...]) -> bool:
+        is_here = other.is_up and other.disk.held.get(plan_id) == wanted
+        return is_here and (other is node or self.passes_bulk(other.peer, node.peer))
 
     def _decide(self, node: Node, commit: Commit) -> None:
         """Apply a commit (whose bytes, by S2, somebody can serve) and begin the next round."""
