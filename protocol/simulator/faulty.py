@@ -233,8 +233,7 @@ class FaultySwarm(Soup):
 
     def _decide(self, node: Node, commit: Commit) -> None:
         trainer, number = self.trainers[node.peer], commit.record.plan.round
-        pending = None if trainer.pending is None else trainer.pending.commitment
-        outcome = outcomes.committed(commit, "", node.peer, pending)
+        outcome = outcomes.committed(commit, "", node.peer)
         for ear in self.ears.decision:
             ear(node, commit, outcome.counted)
         trainer.missed = trainer.after_commit(number, counted=outcome.counted)
