@@ -134,10 +134,12 @@ class Network:
 
     def latency_s(self, sender: PeerId, receiver: PeerId) -> float:
         """One way, for the next message."""
-        low_s, high_s = self.model.latency_s
-        jitter_s = low_s + (high_s - low_s) * self._random.random()
-        path = self._path(sender, receiver) if self.model.paths else None
-        return jitter_s if path is None else path.latency_s + jitter_s
+        model = self.model
+        low_s, high_s = model.latency_s
+        delay_s = low_s + (high_s - low_s) * self._random.random()
+        if model.paths and (path := self._path(sender, receiver)) is not None:
+            return path.latency_s + delay_s
+        return delay_s
 
     def _path(self, sender: PeerId, receiver: PeerId) -> Path | None:
         a, b = self.link_of(sender).region, self.link_of(receiver).region

@@ -53,6 +53,10 @@ class Node:
     """The last one that it has sent; the next is the same value if nothing has changed."""
 
     @property
+    def is_honest(self) -> bool:
+        return type(self.behaviour) is Behaviour
+
+    @property
     def is_up(self) -> bool:
         return self.state is not None
 

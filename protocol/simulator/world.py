@@ -47,6 +47,7 @@ from ..round_machine import (
     begin,
 )
 from ..spec import Genesis
+from ..standing import Standing
 from ..transport import RemoteProtocolError
 from .checks import Checks
 from .clock import Clock, Work
@@ -233,15 +234,11 @@ class World(Clock):
     def rules_of(self, node: Node) -> Rules:
         """The rules of the round that a node works on."""
         commits = node.disk.commits
-        plan = commits[-1].record.plan if commits else None
         return self._rules_type(
             genesis=self.genesis,
             me=node.peer,
-            round=len(commits) + 1,
-            parent=commits[-1].record.content_id() if commits else self.genesis.run_id,
+            standing=Standing.after(commits[-1]) if commits else Standing.of_genesis(self.genesis),
             parent_state=state_hash(commits),
-            roster=plan.next_roster if plan else self.genesis.membership.roster,
-            data_cursor=plan.data_cursor if plan else 0,
             lease_samples=self._lease_samples,
             num_chunks=self._num_chunks,
             open_vote=self.checks.open_vote,
@@ -270,9 +267,7 @@ class World(Clock):
         node = self.nodes[peer]
         self.at(self.now + self.genesis.timing.heartbeat_interval_s, self._beat, peer)
         if node.is_running:
-            body = self._heartbeat_of(node)
-            for receiver in self.nodes:
-                self._post(peer, receiver, body)
+            self._post(node, self.nodes, self._heartbeat_of(node))
 
     def _heartbeat_of(self, node: Node) -> Heartbeat:
         assert node.state is not None
@@ -293,27 +288,34 @@ class World(Clock):
 
     # --- messages -----------------------------------------------------------------------------------------------------
 
-    def _post(self, sender: PeerId, receiver: PeerId, body: Message) -> None:
-        if receiver not in self.nodes:
-            return
-        said = self.nodes[sender].behaviour.says(receiver, body)
-        if said is None:
-            return
-        raw = b""
-        if isinstance(said, Vote):
-            self.checks.check_vote(self.nodes[sender], said)
-            raw = self.checks.paper(sender, said)
-        event = Received(sender, said, raw)
-        if receiver == sender:
-            self.at(self.now, self._deliver, receiver, event)
-        elif self.passes(sender, receiver, said):
-            for delay_s in self.network.delays_s(sender, receiver):
-                self.at(self.now + delay_s, self._deliver, receiver, event)
+    def _post(self, node: Node, to: Iterable[PeerId], body: Message) -> None:
+        """Send a message; one to ourselves arrives at once, whatever the network does."""
+        sender, honest = node.peer, Received(node.peer, body, self._seal(node, body))
+        for receiver in to:
+            event = honest if node.is_honest else self._as_said(node, receiver, body)
+            if event is None or receiver not in self.nodes:
+                continue
+            if receiver == sender:
+                self.at(self.now, self._deliver, receiver, event)
+            elif self.passes(sender, receiver, event.body):
+                for delay_s in self.network.delays_s(sender, receiver):
+                    self.at(self.now + delay_s, self._deliver, receiver, event)
+
+    def _as_said(self, node: Node, receiver: PeerId, body: Message) -> Received | None:
+        said = node.behaviour.says(receiver, body)
+        return None if said is None else Received(node.peer, said, self._seal(node, said))
+
+    def _seal(self, node: Node, body: Message) -> bytes:
+        """The stub of an envelope. Only those of votes are ever quoted."""
+        if not isinstance(body, Vote):
+            return b""
+        self.checks.check_vote(node, body)
+        return self.checks.paper(node.peer, body)
 
     def _deliver(self, receiver: PeerId, event: Received) -> None:
         node = self.nodes[receiver]
-        if node.is_asleep:
-            self.feed(node, event)  # it waits
+        if isinstance(event.body, Heartbeat) or node.is_asleep:
+            self.feed(node, event)
         elif node.is_up:
             self._take(node, event)
 
@@ -330,13 +332,13 @@ class World(Clock):
         elif number < node.round and isinstance(body, Ready | PlanMessage | Proposal | Prepare):
             self._send_commit(node, event.sender, number)
         elif number > node.round and isinstance(body, Commit):
-            self._post(node.peer, event.sender, CommitRequest(fragment=0, round=node.round))
+            self._post(node, (event.sender,), CommitRequest(fragment=0, round=node.round))
         elif number == node.round + 1:
             node.early[event.sender, body.kind] = event
 
     def _send_commit(self, node: Node, to: PeerId, number: int) -> None:
         if number < node.round:
-            self._post(node.peer, to, node.disk.commits[number - 1])
+            self._post(node, (to,), node.disk.commits[number - 1])
 
     # --- actions ------------------------------------------------------------------------------------------------------
 
@@ -346,8 +348,7 @@ class World(Clock):
             case Persist(acceptor):
                 node.disk.acceptors[node.round] = acceptor
             case Send(to, message):
-                for receiver in to:
-                    self._post(node.peer, receiver, message)
+                self._post(node, to, message)
             case StartExchange(plan):
                 self._exchanges.start(node, plan)
             case FetchResults(record):
