@@ -107,9 +107,8 @@ class Node:
             self._event_loop.call_soon_threadsafe(self._telemetry.warn, text)
 
         replica = Replica(
-            genesis_id=self._genesis.run_id,
+            genesis=self._genesis,
             initial=initial_state(self._spec.training.model),
-            initial_roster=self._genesis.membership.roster,
             buffers=self._buffers,
             grid=self._grid,
             outer=self._spec.training.outer,
@@ -338,7 +337,8 @@ class Node:
             results=lambda: driver.results,
             donors=lambda: driver.ahead,
             folder=self._settings.folder,
-            num_bytes=8 * self._grid.num_elements,
+            grid=self._grid,
+            lease_samples=self._inner.lease_samples,
             on_progress=self._on_sync_progress,
             on_misconduct=lambda error: self._telemetry.say(f"state sync: {error}", "warning"),
         )

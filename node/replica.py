@@ -19,6 +19,8 @@ from numpy.typing import NDArray
 from ..kernels import hash_tree
 from ..kernels.chunk_grid import ChunkGrid
 from ..protocol.messages import Commit
+from ..protocol.spec import Genesis
+from ..protocol.standing import Standing
 from ..protocol.transport import Buffer
 from ..training.checkpoint import Checkpoint, CheckpointStore, Saved, SaveFailed
 from ..training.outer import OuterConfig, apply_mean
@@ -60,6 +62,7 @@ class _Head:
     """The last applied commit with the hash of the state after it; replaced as one, so that nobody sees half of it."""
 
     commit: Commit | None
+    standing: Standing
     leaves: tuple[bytes, ...]
     state_hash: str
 
@@ -74,9 +77,8 @@ class Replica:
     def __init__(
         self,
         *,
-        genesis_id: str,
+        genesis: Genesis,
         initial: FloatVector,
-        initial_roster: tuple[str, ...],
         buffers: SharedBuffers,
         grid: ChunkGrid,
         outer: OuterConfig,
@@ -84,8 +86,7 @@ class Replica:
         chain: Chain,
         on_saved: Callable[[Saved, int], None] = lambda _saved, _num_kept: None,
     ) -> None:
-        self._genesis_id = genesis_id
-        self._initial_roster = initial_roster
+        self._genesis = genesis
         self._buffers, self._grid, self._outer = buffers, grid, outer
         self._store, self._chain, self._on_saved = store, chain, on_saved
         self._momentum: FloatVector = np.zeros(grid.num_elements, np.float32)
@@ -108,22 +109,12 @@ class Replica:
     @property
     def head_round(self) -> int:
         """Last applied commit; 0: the initial state."""
-        return 0 if self.head is None else self.head.record.plan.round
+        return self._head.standing.round
 
     @property
-    def head_record_id(self) -> str:
-        """Parent of the next round."""
-        return self._genesis_id if self.head is None else self.head.record.content_id()
-
-    @property
-    def data_cursor(self) -> int:
-        """Sample index from which the next round's leases start."""
-        return 0 if self.head is None else self.head.record.plan.data_cursor
-
-    @property
-    def roster(self) -> tuple[str, ...]:
-        """Who votes on, and holds leases of, the next round."""
-        return self._initial_roster if self.head is None else self.head.record.plan.next_roster
+    def standing(self) -> Standing:
+        """What the last applied commit leaves in force."""
+        return self._head.standing
 
     def commits(self, first: int, count: int) -> list[Commit]:
         """Commits for a joiner's chain."""
@@ -138,7 +129,7 @@ class Replica:
         ValueError if the commit does not follow the head, OSError if it cannot be kept: nothing is changed then.
         """
         plan = commit.record.plan
-        if plan.round != self.head_round + 1 or plan.parent != self.head_record_id:
+        if plan.round != self.head_round + 1 or plan.parent != self.standing.record_id:
             raise ValueError(f"commit {plan.round} does not follow commit {self.head_round}")
         await asyncio.to_thread(self._apply, commit, mean)
         return self.state_hash
@@ -202,10 +193,11 @@ class Replica:
 
     def _finish(self, commit: Commit | None) -> None:
         """Hash what is in memory now, make it the head and give it to readers."""
-        number, cursor = (0, 0) if commit is None else (commit.record.plan.round, commit.record.plan.data_cursor)
-        self._buffers.seal_anchor(number)
-        leaves = leaf_digests(self._buffers.anchor(number), self._momentum)
-        self._head = _Head(commit, tuple(leaves), hash_tree.root(leaves, state_context(number, cursor)))
+        standing = Standing.of_genesis(self._genesis) if commit is None else Standing.after(commit)
+        self._buffers.seal_anchor(standing.round)
+        leaves = leaf_digests(self._buffers.anchor(standing.round), self._momentum)
+        state_hash = hash_tree.root(leaves, state_context(standing.round, standing.data_cursor))
+        self._head = _Head(commit, standing, tuple(leaves), state_hash)
 
     def _save(self) -> None:
         saved = self._store.save(
@@ -220,8 +212,8 @@ class Replica:
         with self._work:
             return StateCopy(
                 round=self.head_round,
-                record_id=self.head_record_id,
-                context=state_context(self.head_round, self.data_cursor),
+                record_id=self.standing.record_id,
+                context=state_context(self.head_round, self.standing.data_cursor),
                 leaves=self._head.leaves,
                 data=self._buffers.anchor(self.head_round).tobytes() + self._momentum.tobytes(),
             )

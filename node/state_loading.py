@@ -7,6 +7,7 @@ from collections.abc import Callable, Collection
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
 
+from ..kernels.chunk_grid import ChunkGrid
 from ..protocol.identity import PeerId
 from ..protocol.messages import Commit
 from ..protocol.offload import off_loop
@@ -15,10 +16,10 @@ from ..protocol.result_transfer import ResultFetcher, ResultsUnavailable
 from ..protocol.results import ResultStore
 from ..protocol.round_machine import Rules, check_commit
 from ..protocol.spec import Genesis
+from ..protocol.standing import Standing
 from ..protocol.state_sync import (
     Certifier,
     Chain,
-    ChainHead,
     InvalidChain,
     StateMismatch,
     StateSync,
@@ -28,6 +29,9 @@ from ..protocol.state_sync import (
 )
 from ..protocol.transport import Transport
 from .replica import Replica
+
+_STATE_BYTES = 8
+"""Of one element: anchor and momentum, float32."""
 
 
 class StateLoader:
@@ -43,12 +47,14 @@ class StateLoader:
         results: Callable[[], ResultStore],
         donors: Callable[[], Collection[PeerId]],
         folder: Path,
-        num_bytes: int,
+        grid: ChunkGrid,
+        lease_samples: int,
         on_progress: Callable[[SyncProgress], None],
         on_misconduct: Callable[[Exception], None],
     ) -> None:
         self._genesis, self._me, self._transport, self._replica = genesis, me, transport, replica
-        self._results, self._donors, self._folder, self._num_bytes = results, donors, folder, num_bytes
+        self._results, self._donors, self._folder = results, donors, folder
+        self._grid, self._lease_samples = grid, lease_samples
         self._on_progress, self._on_misconduct = on_progress, on_misconduct
 
     async def load(self) -> None:
@@ -69,7 +75,7 @@ class StateLoader:
 
         Our own commits need no download. They are verified like those of others: what a disk returns may be damaged.
         """
-        chain = Chain(ChainHead(0, self._genesis.run_id, self._genesis.membership.roster))
+        chain = Chain(Standing.of_genesis(self._genesis))
         try:
             return chain.extended(self._replica.commits(1, self._replica.head_round), self._verify_commit)
         except InvalidChain:
@@ -80,7 +86,7 @@ class StateLoader:
             transport=self._transport,
             chain=await off_loop(executor, self._own_chain),
             verify_commit=self._verify_commit,
-            certifier=Certifier(self._genesis.run_id, self._num_bytes, self._is_quorum),
+            certifier=Certifier(self._genesis.run_id, _STATE_BYTES * self._grid.num_elements, self._is_quorum),
             partial_path=self._folder / "snapshot.partial",
             executor=executor,
             donors=self._donors,
@@ -112,17 +118,14 @@ class StateLoader:
     def _is_quorum(self, round_number: int, roster: tuple[PeerId, ...], peers: Collection[PeerId]) -> bool:
         return quorum_of(self._genesis, roster, round_number).reached(peers)
 
-    def _verify_commit(self, commit: Commit, roster: tuple[PeerId, ...]) -> None:
+    def _verify_commit(self, commit: Commit, standing: Standing) -> None:
         plan = commit.record.plan
         rules = Rules(
             genesis=self._genesis,
             me=self._me,
-            round=plan.round,
-            parent=plan.parent,
+            standing=standing,
             parent_state=plan.parent_state,
-            roster=roster,
-            data_cursor=plan.data_cursor,
-            lease_samples=0,  # the certificate vouches for the cursor
-            num_chunks=sum(span.num_chunks for span in plan.spans),
+            lease_samples=self._lease_samples,
+            num_chunks=self._grid.num_chunks,
         )
         check_commit(rules, commit, plan.leader)

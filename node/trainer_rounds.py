@@ -30,10 +30,10 @@ def lease_of(replica: Replica, me: PeerId, lease_samples: int, last_round: int =
 
     None if it is not a member, or the run ends with ``last_round`` (0: never), which is applied.
     """
-    roster = replica.roster
-    if me not in roster or 0 < last_round <= replica.head_round:
+    standing = replica.standing
+    if me not in standing.roster or 0 < last_round <= replica.head_round:
         return None
-    return Lease(first=replica.data_cursor + roster.index(me) * lease_samples, count=lease_samples)
+    return Lease(first=standing.data_cursor + standing.roster.index(me) * lease_samples, count=lease_samples)
 
 
 @dataclass(frozen=True)

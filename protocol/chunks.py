@@ -79,12 +79,21 @@ class Contribution:
     leaves: tuple[bytes, ...]
     commitment: Digest
     num_inner_steps: int = 0
+    tokens_per_s: float = 0.0
+    squared_norm: float = 0.0
 
     @classmethod
     def of(
-        cls, grid: ChunkGrid, encoded: Buffer, *, round_number: int, tokens: int, num_inner_steps: int = 0
+        cls,
+        grid: ChunkGrid,
+        encoded: Buffer,
+        *,
+        round_number: int,
+        tokens: int,
+        num_inner_steps: int = 0,
+        tokens_per_s: float = 0.0,
     ) -> Contribution:
         """Hash ``encoded`` (run it off the event loop: about a second per 2 GB)."""
         view = memoryview(encoded).cast("B").toreadonly()
         leaves = leaf_digests(grid, view)
-        return cls(round_number, tokens, view, leaves, commitment(leaves), num_inner_steps)
+        return cls(round_number, tokens, view, leaves, commitment(leaves), num_inner_steps, tokens_per_s)

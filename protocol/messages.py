@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+from collections.abc import Mapping
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
@@ -28,6 +29,9 @@ Round = Annotated[int, Field(ge=0, le=2**40)]
 Ballot = Annotated[int, Field(ge=0, le=2**40)]
 Count = Annotated[int, Field(ge=0, le=2**53)]
 Name = Annotated[str, Field(max_length=64)]
+Speed = Annotated[float, Field(ge=0, le=1e12)]
+"""Tokens per second."""
+SquaredNorm = Annotated[float, Field(ge=0, le=1e300)]
 MAX_LOSS = 1e6
 Loss = Annotated[float, Field(ge=0, le=MAX_LOSS)]
 """Nats per token."""
@@ -43,6 +47,10 @@ def canonical_json(value: Any) -> bytes:
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
 
 
+_CONTENT_ID = "content id"
+"""Where a value remembers its own; no field has such a name."""
+
+
 class Frozen(BaseModel):
     """Base of all protocol values: immutable, strict, no unknown fields."""
 
@@ -52,8 +60,18 @@ class Frozen(BaseModel):
         return canonical_json(self.model_dump(mode="json"))
 
     def content_id(self) -> str:
-        """SHA-256 of the canonical form: the value's identity in votes and parents."""
-        return hashlib.sha256(self.canonical()).hexdigest()
+        """SHA-256 of the canonical form: the value's identity in votes and parents. Computed once."""
+        known: str | None = self.__dict__.get(_CONTENT_ID)
+        if known is None:
+            known = self.__dict__[_CONTENT_ID] = hashlib.sha256(self.canonical()).hexdigest()
+        return known
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """A copy, unchecked, with other values of some fields; nothing that was computed from the old ones stays."""
+        copied = super().model_copy(update=update, deep=deep)
+        for name in copied.__dict__.keys() - type(self).model_fields.keys():
+            del copied.__dict__[name]
+        return copied
 
 
 # --- values that messages carry ---------------------------------------------------------------------------------------
@@ -65,8 +83,20 @@ class Member(Frozen):
     peer: Peer
     tokens: Count
     """Weight of the contribution, already clamped by the spec's limit."""
+    num_inner_steps: Count = 0
+    tokens_per_s: Speed = 0.0
+    """Speed of training in this round; the next round's number of inner steps follows from everybody's."""
+    squared_norm: SquaredNorm = 0.0
+    """Of the contribution as its encoding decodes, float64."""
     commitment: Digest
     """Root over the digests of the contribution's encoded chunks (`chunks.commitment`)."""
+
+
+class Newcomer(Frozen):
+    """A member of the next roster that is on probation: it trains and votes, but weighs nothing yet."""
+
+    peer: Peer
+    counts_from: Round
 
 
 class Span(Frozen):
@@ -100,6 +130,12 @@ class Plan(Frozen):
     """Who votes on, and leases data for, the next round."""
     data_cursor: Count
     """First global sample index that the next round's leases start from."""
+    newcomers: Annotated[tuple[Newcomer, ...], Field(max_length=1024)] = ()
+    """Those of ``next_roster`` whose contributions weigh nothing yet."""
+    ejected: Annotated[tuple[Peer, ...], Field(max_length=4096)] = ()
+    """Peers whose misconduct has been proven in this run so far: never in a roster again."""
+    rules: Digest
+    """`Genesis.rules_id` of the rules in force: genesis and amendments, the same for everybody in a round."""
     attempt_timeout_s: Annotated[float, Field(gt=0, le=86_400)]
 
 
@@ -153,7 +189,7 @@ class Heartbeat(Message):
     phase: NodePhase
     num_inner_steps: Count = 0
     tokens: Count = 0
-    tokens_per_s: Annotated[float, Field(ge=0, le=1e12)] = 0.0
+    tokens_per_s: Speed = 0.0
     loss: Loss | None = None
     evaluated: Evaluated | None = None
     """What the sender has evaluated last, for everybody's charts."""
@@ -175,6 +211,8 @@ class Ready(Message):
     tokens: Count
     commitment: Digest
     num_inner_steps: Count = 0
+    tokens_per_s: Speed = 0.0
+    squared_norm: SquaredNorm = 0.0
 
 
 class PlanMessage(Message):

@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Protocol
 
-from .identity import PeerId
 from .messages import Commit
+from .standing import Standing
 from .transport import Buffer
 
 
@@ -19,23 +19,13 @@ class Replica(Protocol):
         ...
 
     @property
-    def head_record_id(self) -> str:
-        """`content_id` of that commit's record; the run id for the genesis state."""
+    def standing(self) -> Standing:
+        """What that commit leaves in force for the next round."""
         ...
 
     @property
     def state_hash(self) -> str:
         """Root of the state's hash tree, computed from the buffers that are used."""
-        ...
-
-    @property
-    def data_cursor(self) -> int:
-        """First sample index of the next round's leases."""
-        ...
-
-    @property
-    def roster(self) -> Sequence[str]:
-        """Who votes on the next round."""
         ...
 
     async def apply(self, commit: Commit, mean: Buffer) -> str:
@@ -49,8 +39,3 @@ class Replica(Protocol):
     def commits(self, first: int, count: int) -> Sequence[Commit]:
         """Commits ``first``, ``first + 1``, … with their certificates, as far as they are here."""
         ...
-
-
-def next_roster(replica: Replica) -> tuple[PeerId, ...]:
-    """The replica's roster as peer ids."""
-    return tuple(PeerId(peer) for peer in replica.roster)

@@ -27,7 +27,7 @@ from .messages import Attest, Commit, CommitRequest, Heartbeat, InvalidMessage
 from .outcomes import Aborted, Committed, Outcome, RoundEvent
 from .peers import PeerInfo, PeerTable
 from .reduction import Reduction
-from .replica import Replica, next_roster
+from .replica import Replica
 from .results import ResultStore
 from .round_loop import FAR_BEHIND_ROUNDS, Observer, Offer, Prove, RoundLoop, Sync
 from .round_machine import Phase, Received, Tick, Woke
@@ -135,7 +135,7 @@ class RoundDriver:
     @property
     def roster(self) -> tuple[PeerId, ...]:
         """Who votes on this round."""
-        return next_roster(self._replica)
+        return self._replica.standing.roster
 
     @property
     def peers(self) -> dict[PeerId, PeerInfo]:

@@ -35,7 +35,7 @@ from .messages import (
 from .outcomes import Aborted, Outcome, RoundEvent, committed
 from .peers import PeerTable
 from .reduction import Reduction
-from .replica import Replica, next_roster
+from .replica import Replica
 from .round_machine import Action, Event, Phase, Received, RoundState, Rules
 from .spec import Genesis
 from .transport import RemoteProtocolError
@@ -155,11 +155,13 @@ class RoundLoop:
             return
         ready = Ready(
             round=self.round,
-            parent=self._replica.head_record_id,
+            parent=self._replica.standing.record_id,
             parent_state=self._replica.state_hash,
             tokens=contribution.tokens,
             commitment=contribution.commitment,
             num_inner_steps=contribution.num_inner_steps,
+            tokens_per_s=contribution.tokens_per_s,
+            squared_norm=contribution.squared_norm,
         )
         await self._advance(machine.Contributed(ready), at_s)
 
@@ -220,8 +222,8 @@ class RoundLoop:
 
     async def begin(self) -> None:
         """Begin (or, after a restart, go on with) the round after the replica's head."""
-        number, roster = self.round, next_roster(self._replica)
-        for peer in roster:
+        number, standing = self.round, self._replica.standing
+        for peer in standing.roster:
             self._peers.add(peer)
         abstain = await asyncio.to_thread(self._votes.forgot, number)
         if abstain:
@@ -229,11 +231,8 @@ class RoundLoop:
         rules = Rules(
             genesis=self._genesis,
             me=self._mail.me,
-            round=number,
-            parent=self._replica.head_record_id,
+            standing=standing,
             parent_state=self._replica.state_hash,
-            roster=roster,
-            data_cursor=self._replica.data_cursor,
             lease_samples=self._lease_samples,
             num_chunks=self._num_chunks,
             abstain=abstain,
@@ -368,8 +367,8 @@ class RoundLoop:
 
     def _majority(self) -> str | None:
         """S4: the state hash that most of the roster has after our head."""
-        head = (self._replica.head_round, self._replica.head_record_id)
-        return self.attestations.majority(*head, next_roster(self._replica))
+        standing = self._replica.standing
+        return self.attestations.majority(standing.round, standing.record_id, standing.roster)
 
     def _mark(self, message: Message) -> None:
         """Journal points of messages, said when the message has left."""

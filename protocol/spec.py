@@ -12,12 +12,13 @@ from __future__ import annotations
 import json
 import re
 import tomllib
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from difflib import get_close_matches
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Any, Literal, Self, TypeAlias, TypeVar, cast
 
-from pydantic import BaseModel, Field, JsonValue, ValidationError, field_validator, model_validator
+from pydantic import BaseModel, Field, JsonValue, PrivateAttr, ValidationError, field_validator, model_validator
 
 from .identity import Identity, PeerId, public_key_of, verify
 from .messages import Count, Digest, Frozen, Name, Peer, canonical_json
@@ -121,6 +122,21 @@ class MembershipConfig(Frozen):
         return self.mode == "open" or peer in self.roster or peer in self.allowed
 
 
+class TrustConfig(Frozen):
+    """How far a member is believed, and what one contribution can do to the mean."""
+
+    clip_factor: Annotated[float, Field(ge=0, le=1e6)] = 2.0
+    """A contribution's norm is cut to this many medians of the members' norms. 0: not cut."""
+    aggregation: Literal["mean", "trimmed_mean", "centred_clip"] = "mean"
+    """The mean that an owner computes over the members of a span."""
+    max_share: Annotated[float, Field(gt=0, le=1)] = 0.5
+    """Largest share of the weight that one of three or more members has."""
+    probation_rounds: Annotated[int, Field(ge=0, le=2**20)] = 0
+    """A new member's contribution weighs nothing in this many rounds."""
+    audited_chunks: Annotated[int, Field(ge=0, le=1024)] = 8
+    """Chunks of other owners' means that each member recomputes per round, chosen in private. 0: none."""
+
+
 class LimitsConfig(Frozen):
     """Bounds on what a peer declares of itself."""
 
@@ -153,13 +169,26 @@ class Genesis(Frozen):
     exchange: ExchangeConfig = ExchangeConfig()
     timing: TimingConfig = TimingConfig()
     membership: MembershipConfig
+    trust: TrustConfig = TrustConfig()
     limits: LimitsConfig = LimitsConfig()
     stop: StopConfig = StopConfig()
+    _run_id: str | None = PrivateAttr(default=None)
+
+    @cached_property
+    def rules_id(self) -> str:
+        """SHA-256 of the canonical bytes, hexadecimal: which rules are in force."""
+        return self.content_id()
 
     @property
     def run_id(self) -> str:
-        """SHA-256 of the canonical bytes, hexadecimal."""
-        return self.content_id()
+        """`rules_id` of the genesis as it was signed, whatever has been amended since."""
+        return self._run_id or self.rules_id
+
+    def amended(self, changes: Mapping[str, Any]) -> Self:
+        """These rules with other values of some fields (as JSON has them), in the same run. Raises ValidationError."""
+        amended = type(self).model_validate_json(canonical_json({**self.model_dump(mode="json"), **changes}))
+        amended._run_id = self.run_id
+        return amended
 
     @classmethod
     def parse(cls, text: str, source: str = "run spec") -> Self:

@@ -175,12 +175,23 @@ def make_plan(state: RoundState, ballot: int, now: float) -> Plan | None:
         parent=rules.parent,
         parent_state=rules.parent_state,
         members=tuple(
-            Member(peer=peer, tokens=min(ready.tokens, limit), commitment=ready.commitment) for peer, ready in readies
+            Member(
+                peer=peer,
+                tokens=min(ready.tokens, limit),
+                num_inner_steps=ready.num_inner_steps,
+                tokens_per_s=ready.tokens_per_s,
+                squared_norm=ready.squared_norm,
+                commitment=ready.commitment,
+            )
+            for peer, ready in readies
         ),
         spans=assign_spans(rules.num_chunks, dict.fromkeys(owners, 1.0)),
         roster=rules.roster,
         next_roster=views.next_roster(state, now),
         data_cursor=rules.next_cursor,
+        newcomers=rules.standing.newcomers,
+        ejected=rules.standing.ejected,
+        rules=rules.genesis.rules_id,
         attempt_timeout_s=rules.genesis.timing.attempt_timeout_s,
     )
 

@@ -64,15 +64,34 @@ def advance(state: RoundState, event: Event, now: float) -> Step:
     Raises `RemoteProtocolError` if a peer broke the protocol and `IllegalTransition` for a local event that cannot
     happen now; the state is then unchanged. Messages that are merely late are ignored or answered with `Nack`.
     """
-    if state.phase is Phase.DECIDED:
+    if state.decided is not None:
         return state, ()
-    return _settle(_handle(state, event, now), now)
+    step = _handle(state, event, now)
+    return step if isinstance(event, Received) and _is_routine(state, event, now) else _settle(step, now)
+
+
+def _is_routine(state: RoundState, event: Received, now: float) -> bool:
+    """Whether a message makes nothing due before the next tick: the two kinds that everybody sends to everybody.
+
+    A heartbeat that says only that its sender still lives; a contribution, for those who do not lead.
+    """
+    body = event.body
+    if isinstance(body, Heartbeat):
+        view = state.peers.get(event.sender)
+        if (
+            view is None
+            or view.heartbeat is None
+            or now - view.heard_s > state.rules.genesis.timing.heartbeat_timeout_s
+        ):
+            return False
+        return view.heartbeat is body or views.is_as_before(view.heartbeat, body)
+    return isinstance(body, Ready) and state.lead is None and state.rules.leader_of(state.seen) != state.rules.me
 
 
 def _handle(state: RoundState, event: Event, now: float) -> Step:
+    if isinstance(event, Received):  # first, and without `match`: nearly every event is one
+        return _receive(state, event, now)
     match event:
-        case Received():
-            return _receive(state, event, now)
         case Tick():
             return _tick(state, now)
         case Woke():
@@ -106,8 +125,9 @@ def _receive(state: RoundState, event: Received, now: float) -> Step:
     if sender not in state.rules.roster:
         raise RemoteProtocolError(sender, "roster", f"{body.kind} from outside this round's roster")
     _check_ballot(state, sender, body)
-    view = replace(state.peers.get(sender, PeerView(now)), heard_s=now, is_met=True)
-    return _receive_from_member(replace(state, peers={**state.peers, sender: view}), event, now)
+    known = state.peers.get(sender)
+    view = PeerView(now, None if known is None else known.heartbeat)
+    return _receive_from_member(state.having(peers={**state.peers, sender: view}), event, now)
 
 
 def _receive_from_member(state: RoundState, event: Received, now: float) -> Step:
@@ -160,7 +180,7 @@ def _settle(step: Step, now: float) -> Step:
     state, actions = _keep_time(step[0], now), step[1]
     while state.phase is not Phase.DECIDED:
         following, more = leading.pursue(state, now)
-        if following == state:
+        if following is state or following == state:
             break
         state, actions = following, (*actions, *more)
     return state, actions
@@ -174,12 +194,11 @@ def _keep_time(state: RoundState, now: float) -> RoundState:
     deadline_s = state.deadline_s
     if enough_since_s is not None and deadline_s is None:
         deadline_s = now + timing.ready_grace_s + timing.heartbeat_timeout_s
-    return replace(
-        state,
-        enough_since_s=enough_since_s,
-        no_quorum_since_s=_since(state.no_quorum_since_s, is_alone, now),
-        deadline_s=deadline_s,
-    )
+    no_quorum_since_s = _since(state.no_quorum_since_s, is_alone, now)
+    times = (enough_since_s, no_quorum_since_s, deadline_s)
+    if times == (state.enough_since_s, state.no_quorum_since_s, state.deadline_s):
+        return state
+    return state.having(enough_since_s=times[0], no_quorum_since_s=times[1], deadline_s=times[2])
 
 
 def _since(since: float | None, holds: bool, now: float) -> float | None:

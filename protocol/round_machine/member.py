@@ -33,8 +33,7 @@ from .values import (
 
 def on_heartbeat(state: RoundState, sender: PeerId, heartbeat: Heartbeat, now: float) -> Step:
     """Note progress; ask whoever has applied this round already for its commit."""
-    peers = {**state.peers, sender: PeerView(now, heartbeat)}
-    state = replace(state, peers=peers)
+    state = state.having(peers={**state.peers, sender: PeerView(now, heartbeat)})
     if heartbeat.round < state.rules.round or sender == state.rules.me:
         return state, ()
     request = CommitRequest(fragment=state.rules.fragment, round=state.rules.round)
@@ -61,7 +60,7 @@ def on_ready(state: RoundState, sender: PeerId, ready: Ready) -> Step:
         raise RemoteProtocolError(sender, "ready.parent", "follows another commit than ours")
     if ready.parent_state != state.rules.parent_state:
         raise RemoteProtocolError(sender, "ready.parent_state", "starts from another state than ours")
-    return replace(state, readies={**state.readies, sender: ready}), ()
+    return state.having(readies={**state.readies, sender: ready}), ()
 
 
 def on_plan(state: RoundState, sender: PeerId, message: PlanMessage, now: float) -> Step:

@@ -29,6 +29,7 @@ def _check_place(rules: Rules, plan: Plan, sender: PeerId) -> None:
     _require(
         plan.parent_state == rules.parent_state, sender, "plan.parent_state", "starts from another state than ours"
     )
+    _require(plan.rules == rules.genesis.rules_id, sender, "plan.rules", "other rules than those in force here")
     _require(plan.roster == rules.roster, sender, "plan.roster", "not the roster that the parent names")
     timeout_s = rules.genesis.timing.attempt_timeout_s
     _require(plan.attempt_timeout_s == timeout_s, sender, "plan.attempt_timeout_s", "not the run's time limit")
@@ -66,8 +67,8 @@ def check_result(plan: Plan, plan_id: str, result: SpanResult, sender: PeerId) -
     """A span result that belongs to ``plan`` and averages somebody (S5)."""
     _require(result.plan == plan_id and result.span < len(plan.spans), sender, "result.plan", "of another plan")
     _require(len(result.included) == len(plan.members), sender, "result.included", "not one flag per member")
-    weight = sum(member.tokens for member, flag in zip(plan.members, result.included, strict=True) if flag)
-    _require(weight > 0, sender, "result.included", "includes nobody")
+    has_weight = any(flag and member.tokens for member, flag in zip(plan.members, result.included, strict=True))
+    _require(has_weight, sender, "result.included", "includes nobody")
 
 
 def check_commit(rules: Rules, commit: Commit, sender: PeerId) -> None:

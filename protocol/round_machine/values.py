@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from enum import Enum
 from functools import cached_property
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from ..identity import PeerId
 from ..leader import permutation
@@ -17,6 +17,7 @@ from ..messages import Accepted, Commit, Envelope, Heartbeat, Message, Plan, Rea
 from ..quorum import Quorum, quorum_of
 from ..spans import Complaints
 from ..spec import Genesis
+from ..standing import Standing
 
 OpenVote: TypeAlias = Callable[[str], tuple[PeerId, Vote]]
 """Verify one hexadecimal vote envelope of a certificate; raises `InvalidMessage`. Simulators pass a cheaper one."""
@@ -28,16 +29,15 @@ class IllegalTransition(RuntimeError):
 
 @dataclass(frozen=True)
 class Rules:
-    """What does not change during a round: the run's genesis and the commit that this round follows."""
+    """What does not change during a round: the rules in force and the commit that this round follows."""
 
     genesis: Genesis
+    """The rules in force, amendments applied."""
     me: PeerId
-    round: int
-    parent: str
-    """`content_id` of the parent's record; the run id for round 1."""
+    standing: Standing
+    """What the parent commit leaves in force."""
     parent_state: str
-    roster: tuple[PeerId, ...]
-    data_cursor: int
+    """State hash after the parent commit."""
     lease_samples: int
     """Samples leased to each roster member for this round."""
     num_chunks: int
@@ -49,6 +49,21 @@ class Rules:
     @cached_property
     def run_id(self) -> str:
         return self.genesis.run_id
+
+    @property
+    def round(self) -> int:
+        """The round that is decided."""
+        return self.standing.round + 1
+
+    @property
+    def parent(self) -> str:
+        """`content_id` of the parent's record; the run id for round 1."""
+        return self.standing.record_id
+
+    @property
+    def roster(self) -> tuple[PeerId, ...]:
+        """Who votes."""
+        return self.standing.roster
 
     @cached_property
     def order(self) -> list[PeerId]:
@@ -66,7 +81,7 @@ class Rules:
     @property
     def next_cursor(self) -> int:
         """First sample index after this round's leases."""
-        return self.data_cursor + len(self.roster) * self.lease_samples
+        return self.standing.data_cursor + len(self.roster) * self.lease_samples
 
     def leader_of(self, ballot: int) -> PeerId:
         return self.order[ballot % len(self.order)]
@@ -208,6 +223,18 @@ class RoundState:
     repeated_s: float = 0.0
     """When messages were last repeated."""
     decided: Commit | None = None
+
+    @cached_property
+    def memo(self) -> dict[float, Any]:
+        """Time → what `views` has found out about this state at that time: several rules ask the same of it."""
+        return {}
+
+    def having(self, **changes: Any) -> RoundState:
+        """As `dataclasses.replace`, four times as fast: for what happens with every message."""
+        following = object.__new__(RoundState)
+        following.__dict__.update(self.__dict__, **changes)
+        following.__dict__.pop("memo", None)
+        return following
 
     @property
     def phase(self) -> Phase:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from dataclasses import replace
 from functools import partial
 from typing import TypeAlias, assert_never
 
@@ -27,6 +28,7 @@ from .faults import (
     SlowPeer,
 )
 from .faulty import CALM_LATENCY_S, FaultySwarm
+from .network import Link
 from .nodes import Node
 
 Heal: TypeAlias = Callable[[], None]
@@ -61,7 +63,7 @@ class Injector:
         self._weather: list[BadNetwork] = []
         self._is_over = False
         for fault in faults:
-            swarm.later(partial(self._strike, fault), fault.at_s)
+            swarm.at(fault.at_s, self._strike, fault)
 
     def heal(self) -> None:
         """End every fault that still goes on, and start every node that is down."""
@@ -69,9 +71,10 @@ class Injector:
         self._cuts.clear()
         self._weather.clear()
         self._change_network()
-        for settings in (swarm.slowness_s, swarm.training_factor, swarm.clock_offset_s):
+        for settings in (swarm.slowness_s, swarm.training_factor, swarm.wall_offset_s):
             settings.clear()
         for peer in list(swarm.nodes):
+            swarm.set_link(peer, Link())
             self._revive(peer)
 
     def _strike(self, fault: Fault) -> None:
@@ -79,7 +82,7 @@ class Injector:
             return
         end = self._begin(fault)
         if end is not None:
-            self._swarm.later(partial(self._end, end), fault.for_s)
+            self._swarm.at(self._swarm.now + fault.for_s, self._end, end)
 
     def _end(self, end: Heal) -> None:
         if not self._is_over:
@@ -127,14 +130,14 @@ class Injector:
                 return partial(self._revive, peer)
             case Leave():
                 node.phase = "leaving"
-                swarm.later(partial(swarm.crash, peer), _LEAVING_S)
+                swarm.at(swarm.now + _LEAVING_S, swarm.crash, peer)
                 return partial(self._revive, peer)
             case ClockJump():
-                swarm.clock_offset_s[peer] = fault.by_s
-                return partial(_forget, peer, swarm.clock_offset_s)
+                swarm.wall_offset_s[peer] = fault.by_s
+                return partial(_forget, peer, swarm.wall_offset_s)
             case DialOutOnly():
-                node.reachable = False
-                return partial(self._open, node)
+                swarm.set_link(peer, Link(is_dial_out_only=True))
+                return partial(swarm.set_link, peer, Link())
             case _:
                 assert_never(fault)
 
@@ -142,7 +145,7 @@ class Injector:
 
     def _revive(self, peer: PeerId) -> None:
         swarm, node = self._swarm, self._swarm.nodes[peer]
-        node.phase, node.reachable = "training", True if self._is_over else node.reachable
+        node.phase = "training"
         swarm.wake(peer)
         if node.is_up:
             return
@@ -150,9 +153,6 @@ class Injector:
             swarm.restart_empty(peer)
         else:
             swarm.start(peer)
-
-    def _open(self, node: Node) -> None:
-        node.reachable = True
 
     def _lie_in_wait(self, fault: CrashAt) -> Heal:
         swarm, counted, victims = self._swarm, [0], list[PeerId]()
@@ -199,12 +199,14 @@ class Injector:
         return end
 
     def _change_network(self) -> None:
-        swarm, low_s = self._swarm, CALM_LATENCY_S[0]
-        swarm.cut = set().union(*self._cuts)
-        swarm.loss = max((weather.loss for weather in self._weather), default=0.0)
-        swarm.duplication = max((weather.duplication for weather in self._weather), default=0.0)
+        network, low_s = self._swarm.network, CALM_LATENCY_S[0]
+        network.cut = set().union(*self._cuts)
+        loss = max((weather.loss for weather in self._weather), default=0.0)
+        duplication = max((weather.duplication for weather in self._weather), default=0.0)
         high_s = max((weather.latency_s for weather in self._weather), default=CALM_LATENCY_S[1])
-        swarm.latency_s = (low_s, max(low_s, high_s))
+        network.model = replace(
+            network.model, loss=loss, duplication=duplication, latency_s=(low_s, max(low_s, high_s))
+        )
 
 
 def _forget(peer: PeerId, *settings: dict[PeerId, float]) -> None:

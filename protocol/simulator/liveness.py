@@ -187,7 +187,7 @@ class LivenessProbes:
         many = [peer for peer in roster if peer not in few]
         if not self._is_possible(many) or len(roster) < 3:
             return
-        swarm.cut = {pair for a in few for b in swarm.people if b not in few for pair in ((a, b), (b, a))}
+        swarm.network.cut = {pair for a in few for b in swarm.people if b not in few for pair in ((a, b), (b, a))}
         self._release()
         swarm.held_back = set()
         self._say_alone(few, head)
@@ -195,9 +195,11 @@ class LivenessProbes:
             self._fail("L5", "a minority decides")
         if not self._have(many, head + 1):
             self._fail("L1", "the majority does not go on without the minority")
-        swarm.cut = set()
+        swarm.network.cut = set()
         target = self._newest() + 1
-        self._expect("L5", self.heal_s, lambda: self._have(list(swarm.nodes), target), "the minority does not come back")
+        self._expect(
+            "L5", self.heal_s, lambda: self._have(list(swarm.nodes), target), "the minority does not come back"
+        )
 
     def joiner(self) -> None:
         """L4: somebody joins; the round closes as ever, the next roster names it, and then it counts."""

@@ -26,7 +26,7 @@ from ..leader import permutation
 from ..messages import Commit, Plan, PlanMessage, Promise, Proposal, Vote
 from ..round_machine import Action, Decide, GiveUp, Send, StartExchange
 from .faulty import FaultySwarm
-from .nodes import Node, Violation, digest
+from .nodes import Node, Violation, digest, state_hash
 from .trainers import NOTHING, Offer, Samples
 
 
@@ -120,11 +120,15 @@ class SafetyChecks:
     def _check_place(self, plan: Plan) -> None:
         """S4, S7: it follows the one commit before it, from the state that this left, with the roster it names."""
         swarm, parents = self._swarm, self.commits[: plan.round - 1]
-        self._require(len(parents) == plan.round - 1, "S7", f"round {plan.round} is planned before its parent is decided")
+        self._require(
+            len(parents) == plan.round - 1, "S7", f"round {plan.round} is planned before its parent is decided"
+        )
         parent = parents[-1].record if parents else None
         expected = swarm.genesis.run_id if parent is None else parent.content_id()
-        self._require((plan.lineage, plan.parent) == (swarm.genesis.lineage, expected), "S7", "another parent or lineage")
-        self._require(plan.parent_state == swarm.state_hash(parents), "S4", "another state than the parent's")
+        self._require(
+            (plan.lineage, plan.parent) == (swarm.genesis.lineage, expected), "S7", "another parent or lineage"
+        )
+        self._require(plan.parent_state == state_hash(parents), "S4", "another state than the parent's")
         roster = swarm.genesis.membership.roster if parent is None else parent.plan.next_roster
         self._require(plan.roster == roster, "S1", "a roster that the parent does not name")
 
@@ -182,7 +186,7 @@ class SafetyChecks:
         plan, record_id = commit.record.plan, commit.record.content_id()
         number, ledger = plan.round, self.rounds[plan.round]
         self._check_place(plan)
-        voters = {voter for voter, _ in map(self._open, commit.votes)}
+        voters = {self._swarm.checks.open_vote(raw)[0] for raw in commit.votes}
         given = ledger.votes.get((commit.ballot, record_id), set())
         self._require(voters <= given, "S2", f"{_name(node)} applies votes that nobody gave")
         is_enough = is_quorum(self._swarm, number, self._roster(number), voters)
@@ -193,10 +197,6 @@ class SafetyChecks:
             return
         self.commits.append(commit)
         self._check_means(commit)
-
-    def _open(self, raw: str) -> tuple[str, str]:
-        sender, _, body = bytes.fromhex(raw).decode().partition(" ")
-        return sender, body
 
     def _check_means(self, commit: Commit) -> None:
         """S5, S6: every span's bytes are the mean of the flagged contributions, and no chunk averages a sample twice."""

@@ -107,7 +107,9 @@ def _cut_one_way(draw: random.Random, num_peers: int, at_s: float, for_s: float)
 
 def _bad_network(draw: random.Random, _num_peers: int, at_s: float, for_s: float) -> Fault:
     loss, duplication = draw.choice((0.0, 0.05, 0.3)), draw.choice((0.0, 0.2))
-    return BadNetwork(at_s=at_s, for_s=for_s, loss=loss, duplication=duplication, latency_s=draw.choice((0.1, 0.8, 3.0)))
+    return BadNetwork(
+        at_s=at_s, for_s=for_s, loss=loss, duplication=duplication, latency_s=draw.choice((0.1, 0.8, 3.0))
+    )
 
 
 def _slow_peer(draw: random.Random, num_peers: int, at_s: float, for_s: float) -> Fault:

@@ -55,7 +55,7 @@ def lease_of(rules: Rules) -> range | None:
     """This member's samples in a round: a block by its place in the roster. None: not a member, no lease."""
     if rules.me not in rules.roster:
         return None
-    first = rules.data_cursor + rules.roster.index(rules.me) * rules.lease_samples
+    first = rules.standing.data_cursor + rules.roster.index(rules.me) * rules.lease_samples
     return range(first, first + rules.lease_samples)
 
 

@@ -7,7 +7,7 @@ The way from the snapshot's round to the head is by results: `catch_up`.
 from __future__ import annotations
 
 from .catch_up import StateMismatch, catch_up
-from .chain import Chain, ChainHead, InvalidChain, check_commit, head_of
+from .chain import Chain, InvalidChain, check_commit
 from .client import StateSync, StateUnavailable, SyncedState, SyncProgress
 from .pacing import Pacer
 from .planning import Certifier, Uncertified
@@ -17,7 +17,6 @@ from .snapshot import PartialSnapshot, SnapshotLeaves, SnapshotManifest
 __all__ = [
     "Certifier",
     "Chain",
-    "ChainHead",
     "InvalidChain",
     "Pacer",
     "PartialSnapshot",
@@ -33,5 +32,4 @@ __all__ = [
     "Uncertified",
     "catch_up",
     "check_commit",
-    "head_of",
 ]

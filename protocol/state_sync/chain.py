@@ -9,11 +9,11 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
-from ..identity import PeerId
 from ..messages import Commit, Record
+from ..standing import Standing
 
-VerifyCommit = Callable[[Commit, tuple[PeerId, ...]], None]
-"""Raises an exception that says why, unless the commit's certificate is a quorum of the roster."""
+VerifyCommit = Callable[[Commit, Standing], None]
+"""Raises an exception that says why, unless the commit is valid after that standing and a quorum has certified it."""
 
 
 class InvalidChain(ValueError):
@@ -21,26 +21,15 @@ class InvalidChain(ValueError):
 
 
 @dataclass(frozen=True)
-class ChainHead:
-    """The last commit that is believed; round 0 is the genesis."""
-
-    round: int
-    record_id: str
-    """`content_id` of the record; the run id for the genesis."""
-    roster: tuple[PeerId, ...]
-    """Who decides the next round."""
-
-
-@dataclass(frozen=True)
 class Chain:
     """Verified commits that follow ``anchor``, oldest first."""
 
-    anchor: ChainHead
+    anchor: Standing
     commits: tuple[Commit, ...] = ()
 
     @property
-    def head(self) -> ChainHead:
-        return head_of(self.commits[-1]) if self.commits else self.anchor
+    def head(self) -> Standing:
+        return Standing.after(self.commits[-1]) if self.commits else self.anchor
 
     def record(self, round_number: int) -> Record | None:
         """The record that decided a round, if it lies after the anchor."""
@@ -52,17 +41,12 @@ class Chain:
         head, added = self.head, list[Commit]()
         for commit in commits:
             check_commit(head, commit, verify_commit)
-            head = head_of(commit)
+            head = Standing.after(commit)
             added.append(commit)
         return replace(self, commits=self.commits + tuple(added))
 
 
-def head_of(commit: Commit) -> ChainHead:
-    plan = commit.record.plan
-    return ChainHead(plan.round, commit.record.content_id(), plan.next_roster)
-
-
-def check_commit(head: ChainHead, commit: Commit, verify_commit: VerifyCommit) -> None:
+def check_commit(head: Standing, commit: Commit, verify_commit: VerifyCommit) -> None:
     """Raise `InvalidChain` unless ``commit`` is the one that follows ``head``."""
     plan = commit.record.plan
     if plan.round != head.round + 1:
@@ -72,6 +56,6 @@ def check_commit(head: ChainHead, commit: Commit, verify_commit: VerifyCommit) -
     if plan.roster != head.roster:
         raise InvalidChain(f"commit of round {plan.round} was voted on by another roster than its parent names")
     try:
-        verify_commit(commit, head.roster)
+        verify_commit(commit, head)
     except Exception as error:
         raise InvalidChain(f"commit of round {plan.round}: {error}") from error

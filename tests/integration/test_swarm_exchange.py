@@ -75,6 +75,7 @@ def plan_of(members: list[Node], owners: list[Node]) -> Plan:
         roster=roster,
         next_roster=roster,
         data_cursor=0,
+        rules="5" * 64,
         attempt_timeout_s=30.0,
     )
 

@@ -25,6 +25,7 @@ def commit(number: int) -> Commit:
         roster=(PEER,),
         next_roster=(PEER,),
         data_cursor=number * 10,
+        rules="5" * 64,
         attempt_timeout_s=1.0,
     )
     return Commit(record=Record(plan=plan, results=()), ballot=0, votes=())

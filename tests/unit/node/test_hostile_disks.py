@@ -16,19 +16,21 @@ from atoll.node.known_peers import MAX_ADDRESSES, KnownPeers
 from atoll.node.replica import Replica, checkpoint_store
 from atoll.protocol.identity import Identity, IdentityError, PeerId
 from atoll.protocol.messages import Commit
+from atoll.protocol.simulator import soup_genesis
 from atoll.training.config import OuterConfig
 from atoll.training.shared_buffers import SharedBuffers
 
 from .test_chain import PEER, commit
 
 NUM_ELEMENTS = 700
+GENESIS = soup_genesis(1)
 GRID = ChunkGrid(NUM_ELEMENTS, 256, codec("float32"))
 
 
 def follow(replica: Replica, number: int) -> Commit:
     """A commit that fits on the replica's head."""
     template = commit(number)
-    plan = template.record.plan.model_copy(update={"parent": replica.head_record_id})
+    plan = template.record.plan.model_copy(update={"parent": replica.standing.record_id})
     return template.model_copy(update={"record": template.record.model_copy(update={"plan": plan})})
 
 
@@ -41,9 +43,8 @@ class Disk:
     def open(self) -> Replica:
         store = checkpoint_store(self.folder, 3, self.warnings.append, lambda _: None)
         return Replica(
-            genesis_id="aa" * 32,
+            genesis=GENESIS,
             initial=np.arange(NUM_ELEMENTS, dtype=np.float32),
-            initial_roster=(PEER,),
             buffers=SharedBuffers.create(GRID.num_elements, GRID.num_chunks, GRID.total_encoded),
             grid=GRID,
             outer=OuterConfig(optimizer="sgd", lr=1.0, momentum=0.0),

@@ -21,6 +21,7 @@ from atoll.protocol.messages import Commit
 from atoll.protocol.outcomes import Aborted, Committed, RoundEvent
 from atoll.protocol.round_driver import NodeFacts, RoundDriver
 from atoll.protocol.spec import Genesis, MembershipConfig, TimingConfig
+from atoll.protocol.standing import Standing
 from atoll.protocol.transport import Buffer
 from atoll.protocol.wakeup import Signal
 
@@ -64,19 +65,11 @@ class MeanReplica:
         return len(self.chain)
 
     @property
-    def head_record_id(self) -> str:
-        return self.chain[-1].record.content_id() if self.chain else self.genesis.run_id
-
-    @property
-    def data_cursor(self) -> int:
-        return self.chain[-1].record.plan.data_cursor if self.chain else 0
-
-    @property
-    def roster(self) -> tuple[PeerId, ...]:
-        return self.chain[-1].record.plan.next_roster if self.chain else self.genesis.membership.roster
+    def standing(self) -> Standing:
+        return Standing.after(self.chain[-1]) if self.chain else Standing.of_genesis(self.genesis)
 
     async def apply(self, commit: Commit, mean: Buffer) -> str:
-        assert commit.record.plan.parent == self.head_record_id
+        assert commit.record.plan.parent == self.standing.record_id
         self.chain.append(commit)
         self.mean = np.frombuffer(bytes(mean), np.float32)
         self.state_hash = hashlib.sha256(self.state_hash.encode() + bytes(mean)).hexdigest()

@@ -45,6 +45,7 @@ from atoll.protocol.round_machine import (
 )
 from atoll.protocol.simulator import digest, soup_genesis
 from atoll.protocol.spans import assign_spans
+from atoll.protocol.standing import Standing
 from atoll.protocol.transport import RemoteProtocolError
 
 GENESIS = soup_genesis(3)
@@ -56,7 +57,7 @@ PEOPLE = {
 
 def rules_of(rank: int, **changes) -> Rules:
     """Rules of the member with this rank in the round's permutation."""
-    rules = Rules(GENESIS, GENESIS.membership.roster[0], 1, GENESIS.run_id, STATE, GENESIS.membership.roster, 0, 10, 6)
+    rules = Rules(GENESIS, GENESIS.membership.roster[0], Standing.of_genesis(GENESIS), STATE, 10, 6)
     return replace(rules, me=rules.order[rank], **changes)
 
 
@@ -88,6 +89,7 @@ def plan_of(ballot: int = 0, **changes) -> Plan:
         roster=GENESIS.membership.roster,
         next_roster=GENESIS.membership.roster,
         data_cursor=30,
+        rules=GENESIS.rules_id,
         attempt_timeout_s=20.0,
     )
     return plan.model_copy(update=changes)
@@ -309,7 +311,7 @@ def test_a_plan_that_no_honest_leader_makes_is_refused_by_its_rule(rule):
 
 def test_two_plans_at_one_ballot_are_misconduct():
     state, _ = after(state_of(2), received(LEADER, PlanMessage(plan=plan_of())))
-    other = plan_of(next_roster=GENESIS.membership.roster[:2])
+    other = plan_of(members=plan_of().members[::-1])
     with pytest.raises(RemoteProtocolError, match="two plans"):
         advance(state, received(LEADER, PlanMessage(plan=other)), 0.0)
 

@@ -105,6 +105,7 @@ class Lab:
             roster=tuple(self.peers),
             next_roster=tuple(self.peers),
             data_cursor=0,
+            rules="5" * 64,
             attempt_timeout_s=attempt_timeout_s,
         )
 

@@ -12,10 +12,10 @@ from atoll.kernels.hash_tree import LEAF_BYTES, leaf_digests
 from atoll.protocol.identity import Identity, PeerId
 from atoll.protocol.memory import MemoryNetwork
 from atoll.protocol.messages import Attest, Commit, Header, Member, Plan, Record, Span, SpanResult, seal
+from atoll.protocol.standing import Standing
 from atoll.protocol.state_sync import (
     Certifier,
     Chain,
-    ChainHead,
     SnapshotLeaves,
     SnapshotManifest,
     StateServer,
@@ -27,7 +27,7 @@ IDENTITIES = [Identity.from_seed(bytes([number]) * 32) for number in range(1, 5)
 PEERS = tuple(identity.peer_id for identity in IDENTITIES)
 JOINER = Identity.from_seed(bytes([77]) * 32).peer_id
 NUM_BYTES = 3 * LEAF_BYTES + 5
-GENESIS = ChainHead(0, RUN, PEERS)
+GENESIS = Standing(0, RUN, PEERS)
 VALID = ("00",)
 
 
@@ -68,6 +68,7 @@ def history(num_rounds: int) -> list[Commit]:
             roster=PEERS,
             next_roster=PEERS,
             data_cursor=number,
+            rules="5" * 64,
             attempt_timeout_s=1.0,
         )
         result = SpanResult(plan=plan.content_id(), span=0, included=(True,), digest="1" * 64)
@@ -106,7 +107,7 @@ class Source:
         return self.leaves.read(digest)
 
 
-def verify_commit(commit: Commit, roster: tuple[PeerId, ...]) -> None:
+def verify_commit(commit: Commit, standing: Standing) -> None:
     if commit.votes != VALID:
         raise ValueError("certificate is not a quorum")
 

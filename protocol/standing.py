@@ -1,0 +1,51 @@
+"""What the last commit leaves in force for the round after it. Pure; the same on every member."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Self
+
+from .identity import PeerId
+from .messages import Commit, Newcomer
+from .spec import Genesis
+
+
+@dataclass(frozen=True)
+class Standing:
+    """Where a run stands after a commit; `of_genesis` is where every run begins."""
+
+    round: int
+    """Of the last commit; 0 is the genesis."""
+    record_id: str
+    """`content_id` of its record, the parent of the next round; the run id for the genesis."""
+    roster: tuple[PeerId, ...]
+    """Who votes on, and leases data for, the next round."""
+    data_cursor: int = 0
+    """First sample index of the next round's leases."""
+    newcomers: tuple[Newcomer, ...] = ()
+    """Members whose contributions weigh nothing yet."""
+    ejected: tuple[PeerId, ...] = ()
+    """Peers whose misconduct was proven: never in a roster again."""
+
+    @classmethod
+    def of_genesis(cls, genesis: Genesis) -> Self:
+        return cls(0, genesis.run_id, genesis.membership.roster)
+
+    @classmethod
+    def after(cls, commit: Commit) -> Self:
+        plan = commit.record.plan
+        return cls(
+            plan.round,
+            commit.record.content_id(),
+            plan.next_roster,
+            plan.data_cursor,
+            plan.newcomers,
+            plan.ejected,
+        )
+
+    @cached_property
+    def counts_from(self) -> Mapping[PeerId, int]:
+        """Round from which each newcomer's contribution counts."""
+        return {newcomer.peer: newcomer.counts_from for newcomer in self.newcomers}
