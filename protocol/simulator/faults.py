@@ -2,7 +2,7 @@
 
 Peers are numbers: founders first, then those who may join. Every fault heals by itself after its ``for_s``, and
 `FaultSchedule.storm_s` is when all have; what must hold after that, within which time, is `properties`' matter.
-A schedule is JSON and back (`FaultSchedule.to_json`, `FaultSchedule.from_json`), so that a failure fits on a command line.
+A schedule is JSON and back (`FaultSchedule.to_json`, `from_json`), so that a failure fits on a command line.
 """
 
 from __future__ import annotations

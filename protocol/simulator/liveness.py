@@ -1,4 +1,4 @@
-"""Liveness (L1 to L6) with explicit bounds: what is tried when every fault has healed, and what must then happen in time.
+"""Liveness (L1 to L6) with explicit bounds: what is tried when every fault has healed, and what must happen in time.
 
 Each probe brings the swarm to rest first: every node level, no contribution pending, everybody's heartbeat fresh.
 """
@@ -125,7 +125,7 @@ class LivenessProbes:
         self._check_counted("L3", head + 1, self._commit_of(head + 1).record.plan.roster)
 
     def straggler(self) -> None:
-        """L2 and L3: one live member is not ready; it is waited for until the grace is over, then its work is a carry."""
+        """L2, L3: one live member is not ready; it is waited for until the grace is over, then its work is a carry."""
         head = self._rest()
         roster = [peer for peer in self._roster() if self._swarm.nodes[peer].is_up]
         if len(roster) < 3 or not self._is_possible(list(self._swarm.nodes)):
@@ -153,6 +153,8 @@ class LivenessProbes:
             node = max(self._up, key=lambda node: node.round)
             victim = node.state.rules.leader_of(node.state.seen) if node.state is not None else node.peer
         others = [peer for peer in self._roster() if peer != victim]
+        if not others:
+            return
         self._release()
         swarm.run(swarm.random.choice((0.0, swarm.random.uniform(0.0, 1.0))))
         swarm.crash(victim)

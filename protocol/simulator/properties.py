@@ -5,7 +5,7 @@ simulation's own. Liveness (L1 to L6) is in `liveness`. The S-checks see every a
 
 | name | violated when                                                                                                |
 |------|--------------------------------------------------------------------------------------------------------------|
-| S1   | a round has two records; votes are not a quorum of the roster that the last commit names, or break a promise; |
+| S1   | a round has two records; votes are no quorum of the roster that the last commit names, or break a promise;  |
 |      | one ballot carries two plans or records; a chosen record is not proposed again; a live member is dropped     |
 | S2   | a vote is not on disk, or for results that are not; a commit is applied without votes that were really given;  |
 |      | a voter in doubt gives up                                                                                    |
@@ -199,7 +199,7 @@ class SafetyChecks:
         self._check_means(commit)
 
     def _check_means(self, commit: Commit) -> None:
-        """S5, S6: every span's bytes are the mean of the flagged contributions, and no chunk averages a sample twice."""
+        """S5, S6: a span's bytes are the mean of the flagged contributions, and no chunk averages a sample twice."""
         plan = commit.record.plan
         plan_id = plan.content_id()
         for result in commit.record.results:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import random
 from collections.abc import Callable
 from typing import TypeAlias, get_args
@@ -94,7 +95,7 @@ def _partition(draw: random.Random, num_peers: int, at_s: float, for_s: float) -
     draw.shuffle(peers)
     places = sorted({draw.randint(1, max(1, num_peers - 1)) for _ in range(draw.choice((1, 1, 2)))})
     ends = (0, *places, num_peers)
-    groups = tuple(tuple(sorted(peers[a:b])) for a, b in zip(ends, ends[1:], strict=False) if a < b)
+    groups = tuple(tuple(sorted(peers[a:b])) for a, b in itertools.pairwise(ends) if a < b)
     return Partition(at_s=at_s, for_s=for_s, groups=groups)
 
 

@@ -1,4 +1,4 @@
-"""Make a failing schedule short: drop faults by delta debugging, then peers, probes and seconds, while it still fails."""
+"""Make a failing schedule short: drop faults by delta debugging, then peers, probes, seconds, while it still fails."""
 
 from __future__ import annotations
 
