@@ -12,6 +12,7 @@ from __future__ import annotations
 import hashlib
 import json
 from collections.abc import Mapping
+from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
@@ -47,10 +48,6 @@ def canonical_json(value: Any) -> bytes:
     return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
 
 
-_CONTENT_ID = "content id"
-"""Where a value remembers its own; no field has such a name."""
-
-
 class Frozen(BaseModel):
     """Base of all protocol values: immutable, strict, no unknown fields."""
 
@@ -61,16 +58,17 @@ class Frozen(BaseModel):
 
     def content_id(self) -> str:
         """SHA-256 of the canonical form: the value's identity in votes and parents. Computed once."""
-        known: str | None = self.__dict__.get(_CONTENT_ID)
-        if known is None:
-            known = self.__dict__[_CONTENT_ID] = hashlib.sha256(self.canonical()).hexdigest()
-        return known
+        return self._content_id
+
+    @cached_property
+    def _content_id(self) -> str:
+        return hashlib.sha256(self.canonical()).hexdigest()
 
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
         """A copy, unchecked, with other values of some fields; nothing that was computed from the old ones stays."""
         copied = super().model_copy(update=update, deep=deep)
         for name in copied.__dict__.keys() - type(self).model_fields.keys():
-            del copied.__dict__[name]
+            vars(copied).pop(name)
         return copied
 
 

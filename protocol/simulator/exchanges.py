@@ -196,7 +196,8 @@ class Exchanges:
         missing = [member.peer for member in exchange.plan.members if member.peer not in work.arrived | work.given_up]
         for peer in missing:
             sender = exchange.part_of(peer)
-            if sender is not None and self._moves(sender.node, part.node):
+            is_open = sender is not None and sender.owner_starts[index] == part.num_starts  # else to our former process
+            if sender is not None and is_open and self._moves(sender.node, part.node):
                 work.stalled_since_s.pop(peer, None)
             elif world.now - work.stalled_since_s.setdefault(peer, world.now) >= self._patience_s:
                 work.given_up.add(peer)
@@ -267,7 +268,10 @@ class Exchanges:
         """Whether an owner is at work and does not keep the mean to itself."""
         if exchange.part_of(owner.peer) is None or not self._moves(owner, part.node):
             return False
-        result = exchange.work[index].result
+        work = exchange.work[index]
+        if len(work.given_up) == len(exchange.plan.members):
+            return False  # nothing to average: there will be no mean
+        result = work.result
         return result is None or owner.behaviour.serves(result, part.node.peer) is not None
 
     # --- fetching -----------------------------------------------------------------------------------------------------

@@ -13,7 +13,7 @@ from ..round_machine import Action, GiveUp, Received, Rules
 from ..spec import Genesis, TimingConfig
 from .faults import FaultSchedule
 from .nodes import Disk, Node, soup_genesis
-from .trainers import NOTHING, Offer, Trainer
+from .samples import NOTHING, Offer, Trainer
 from .world import World
 
 CALM_LATENCY_S = (0.01, 0.1)
@@ -173,7 +173,11 @@ class FaultySwarm(World):
         for ear in self.ears.offer:
             ear(node, offer)
         self.offers[offer.commitment] = offer
-        self.contribute(node.peer, tokens=max(1, len(offer.samples)), commitment=offer.commitment)
+        self.contribute(node.peer, tokens=max(1, len(offer.samples)))
+
+    def commitment_of(self, node: Node, rules: Rules) -> str:
+        pending = self.trainers[node.peer].pending
+        return super().commitment_of(node, rules) if pending is None else pending.commitment
 
     # --- outcomes -----------------------------------------------------------------------------------------------------
 

@@ -70,9 +70,8 @@ class Network:
     """A network while it runs: what its links are busy with, and what is cut at present."""
 
     def __init__(self, model: NetworkModel, seed: random.Random) -> None:
-        self.model = model
-        self.links = dict(model.links)
-        self.cut: set[tuple[PeerId, PeerId]] = set()
+        self.replace(model)
+        self.cut: set[tuple[PeerId, PeerId]]
         """Directions, sender and receiver, in which nothing passes at present."""
         self.sent_bytes: Counter[PeerId] = Counter()
         self.received_bytes: Counter[PeerId] = Counter()
@@ -82,6 +81,10 @@ class Network:
         self._up_free_s: dict[PeerId, float] = {}
         self._down_free_s: dict[PeerId, float] = {}
         self._path_free_s: dict[tuple[PeerId, PeerId], float] = {}
+
+    def replace(self, model: NetworkModel) -> None:
+        """Another network from now on, with nothing cut."""
+        self.model, self.links, self.cut = model, dict(model.links), set()
         self._has_direct = not model.link.is_dial_out_only and not any(x.is_dial_out_only for x in model.links.values())
 
     # --- settings that faults change ----------------------------------------------------------------------------------

@@ -36,6 +36,8 @@ class Node:
     state: RoundState | None = None
     given_up: list[str] = field(default_factory=list[str])
     """Reasons of the contributions that were withdrawn."""
+    offered_tokens: int = 0
+    """Of its last contribution."""
     reachable: bool = True
     phase: NodePhase = "training"
     """What its trainer does; while it trains, the machine's phase says more."""
@@ -49,6 +51,9 @@ class Node:
     early: dict[tuple[PeerId, str], Received] = field(default_factory=dict[tuple[PeerId, str], Received])
     """Messages for the round after the present one."""
     num_starts: int = 0
+    started_s: float = 0.0
+    up_s: float = 0.0
+    """How long it has been up, before its last start."""
     heartbeat: Heartbeat | None = None
     """The last one that it has sent; the next is the same value if nothing has changed."""
 

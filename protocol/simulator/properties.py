@@ -1,19 +1,18 @@
 """The properties of the protocol (S1 to S7) as checks over a simulated run, each by its name, at every step.
 
 They are written without the functions that they judge: a quorum is counted here by hand, and the ledgers are the
-simulation's own. Liveness (L1 to L6) is in `liveness`. The S-checks see every action before it is performed:
+simulation's own. Liveness (L1 to L6) is in `liveness`. The checks see every action before
+it is performed. A property is violated when
 
-| name | violated when                                                                                                |
-|------|--------------------------------------------------------------------------------------------------------------|
-| S1   | a round has two records; votes are no quorum of the roster that the last commit names, or break a promise;  |
-|      | one ballot carries two plans or records; a chosen record is not proposed again; a live member is dropped     |
-| S2   | a vote is not on disk, or for results that are not; a commit is applied without votes that were really given;  |
-|      | a voter in doubt gives up                                                                                    |
-| S3   | after an abort the next contribution of the round lacks work of the one that was withdrawn                    |
-| S4   | a plan starts from another state than its parent's commit left                                               |
-| S5   | a span's mean is not over the contributions that its flags name                                              |
-| S6   | a sample counts twice, or in two leases; missed work is not in the next contribution, or older than one round |
-| S7   | a commit does not follow the last one, or is of another lineage                                              |
+S1  a round has two records; votes are no quorum of the roster that the last commit names, or break a promise; one
+    ballot carries two plans or records; a chosen record is not proposed again; a member heard of lately is dropped
+S2  a vote is not on disk, or for results that are not; a commit is applied without votes that were really given; a
+    voter in doubt gives up
+S3  after an abort the next contribution of the round lacks work of the one that was withdrawn
+S4  a plan starts from another state than its parent's commit left
+S5  a span's mean is not over the contributions that its flags name
+S6  a sample counts twice, or is in two leases; missed work is not in the next contribution, or older than one round
+S7  a commit does not follow the last one, or is of another lineage
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ from ..messages import Commit, Plan, PlanMessage, Promise, Proposal, Vote
 from ..round_machine import Action, Decide, GiveUp, Send, StartExchange
 from .faulty import FaultySwarm
 from .nodes import Node, Violation, digest, state_hash
-from .trainers import NOTHING, Offer, Samples
+from .samples import NOTHING, Offer, Samples
 
 
 class PropertyViolated(Violation):

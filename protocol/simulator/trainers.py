@@ -1,117 +1,135 @@
-"""Symbolic trainers: a contribution is the set of samples that it was trained on, so that none counts twice (S6).
+"""Simulated trainers: inner steps at each node's own speed, which drifts, and what becomes of them.
 
-They decide as `atoll.training.session` and `atoll.node.trainer_rounds` do, by the same rules: `outcomes.committed` says
-whether a commit counts for us, `kernels.carry` what becomes of the work if not.
+A trainer works for the round that its node was in when it began. If that round commits without it, what it has done is
+a carry of the next contribution (S6): at most one round old, its tokens are added. A contribution that is given up
+changes nothing (S3): training goes on, and the next one contains the work.
 """
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field, replace
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from typing import TypeAlias
 
-from ...kernels import carry
-from ..round_machine import Rules
-from .nodes import digest
+from ..identity import PeerId
+from ..messages import Plan
+from .nodes import Node
+from .world import World
 
-Samples: TypeAlias = frozenset[int]
-NOTHING: Samples = frozenset()
-SAMPLES_PER_CONTRIBUTION = 4
-
-
-@dataclass(frozen=True)
-class Offer:
-    """A contribution as its maker knows it."""
-
-    peer: str
-    round: int
-    own: Samples
-    """Of the round's own lease."""
-    carried: Samples
-
-    @property
-    def samples(self) -> Samples:
-        return self.own | self.carried
-
-    @property
-    def commitment(self) -> str:
-        """The same work gives the same bytes (re-encoding reproduces them)."""
-        return digest(self.peer, self.round, sorted(self.own), sorted(self.carried))
+StepRule: TypeAlias = Callable[[Plan | None, PeerId], int]
+"""Inner steps of a peer in the round after a commit, from the commit's plan (None before the first)."""
 
 
 @dataclass(frozen=True)
-class Position:
-    """Where training stands: what a trainer's checkpoint holds."""
+class InnerLoop:
+    """What one round's training takes."""
 
-    round: int
-    parent: str
-    lease: range
-    used: int = 0
-    """Samples of the lease that are trained on."""
-    own: Samples = NOTHING
-    carried: Samples = NOTHING
-
-
-def lease_of(rules: Rules) -> range | None:
-    """This member's samples in a round: a block by its place in the roster. None: not a member, no lease."""
-    if rules.me not in rules.roster:
-        return None
-    first = rules.standing.data_cursor + rules.roster.index(rules.me) * rules.lease_samples
-    return range(first, first + rules.lease_samples)
+    num_steps: int
+    """H."""
+    max_steps: int
+    """What a lease allows."""
+    tokens_per_step: int
+    step_s: float
+    """Of a peer with speed 1."""
+    encode_s: float = 0.0
+    """From the last inner step to the contribution."""
 
 
 @dataclass
 class Trainer:
-    """One node's trainer. `pending` is the offer whose outcome is awaited."""
+    """One node's trainer."""
 
-    peer: str
-    position: Position | None = None
-    checkpoint: Position | None = None
-    pending: Offer | None = None
-    generation: int = 0
-    """Grows whenever what was going on is void, so that old timers mean nothing."""
-    missed: Samples = field(default=NOTHING)
-    """What the round before should have left as carry; kept for the checks."""
+    speed: float
+    works_for: int | None = None
+    """Round of the inner steps that run now; None: it waits for an outcome."""
+    num_starts: int = 0
+    began_s: float = 0.0
+    is_encoding: bool = False
+    busy_s: float = 0.0
+    """Spent on inner steps so far."""
+    carry: tuple[int, int] | None = None
+    """Round that committed without it, and its tokens there."""
+    unspent_tokens: int = 0
+    """Of contributions that were given up: the next one contains their work."""
+    tokens_per_s: float = 0.0
 
-    def restart(self) -> None:
-        """The process is new: only the checkpoint is left."""
-        self.position, self.pending, self.missed = None, None, NOTHING
-        self.generation += 1
 
-    def begin(self, rules: Rules, carried: Samples) -> None:
-        """Stand at the anchor before ``rules.round``, or where the checkpoint of this very round stood."""
-        lease, saved = lease_of(rules), self.checkpoint
-        self.pending = None
-        self.generation += 1
-        if lease is None:
-            self.position = None
+@dataclass
+class Trainers:
+    """The trainers of a world. Every node trains as soon as it has a round."""
+
+    world: World
+    loop: InnerLoop
+    steps_of: StepRule
+    speeds: Mapping[PeerId, float] = field(default_factory=dict[PeerId, float])
+    drift: float = 0.0
+    """Each round's speed is drawn evenly from (1 ± drift) × the peer's."""
+    of: dict[PeerId, Trainer] = field(default_factory=dict[PeerId, Trainer])
+
+    def __post_init__(self) -> None:
+        self.world.on_begin = self.begin
+        self.world.on_give_up = self._take_back
+        for node in self.world.nodes.values():
+            self.begin(node)
+
+    def begin(self, node: Node) -> None:
+        """A node has a round: its trainer begins, unless it still works for an earlier one."""
+        trainer = self.of.setdefault(node.peer, Trainer(self.speeds.get(node.peer, 1.0)))
+        is_new_process = trainer.num_starts != node.num_starts
+        if trainer.works_for is not None and not is_new_process:
             return
-        fresh = Position(rules.round, rules.parent, lease, carried=carried)
-        is_resumed = self.position is None and saved is not None and saved.lease == lease
-        is_same = saved is not None and (saved.round, saved.parent) == (rules.round, rules.parent)
-        self.position = saved if is_resumed and is_same else fresh
+        if is_new_process:
+            trainer.unspent_tokens, trainer.carry = 0, None
+        trainer.num_starts = node.num_starts
+        self._train(node, trainer)
 
-    def train(self) -> Offer | None:
-        """Some more steps of the lease, and the contribution with all work so far; None without any."""
-        at = self.position
-        if at is None:
-            return None
-        samples = at.lease[at.used : at.used + SAMPLES_PER_CONTRIBUTION]
-        at = replace(at, used=at.used + len(samples), own=at.own | frozenset(samples))
-        self.position = at
-        self.pending = Offer(self.peer, at.round, at.own, at.carried)
-        return self.pending
+    def _train(self, node: Node, trainer: Trainer) -> None:
+        world, loop = self.world, self.loop
+        commits = node.disk.commits
+        num_steps = self.steps_of(commits[-1].record.plan if commits else None, node.peer)
+        speed = trainer.speed * world.random.uniform(1 - self.drift, 1 + self.drift)
+        trainer.works_for, trainer.began_s, trainer.is_encoding = node.round, world.now, False
+        duration_s = num_steps * loop.step_s / speed
+        world.at(world.now + duration_s, self._finish, node, trainer, node.num_starts, num_steps)
 
-    def save(self) -> None:
-        """Write the checkpoint."""
-        self.checkpoint = self.position
+    def _finish(self, node: Node, trainer: Trainer, num_starts: int, num_steps: int) -> None:
+        if not node.is_up or node.num_starts != num_starts:
+            return
+        if node.is_asleep:  # suspended steps go on later
+            self.world.at(self.world.now + 1.0, self._finish, node, trainer, num_starts, num_steps)
+            return
+        tokens = num_steps * self.loop.tokens_per_step
+        duration_s = self.world.now - trainer.began_s
+        trainer.busy_s += duration_s
+        trainer.is_encoding = True
+        trainer.tokens_per_s = tokens / duration_s
+        trainer.unspent_tokens += tokens
+        self.world.at(self.world.now + self.loop.encode_s, self._offer, node, trainer, num_starts, num_steps)
 
-    def aborted(self) -> None:
-        """S3: the work stays as it is."""
-        self.pending = None
-        self.generation += 1
+    def _offer(self, node: Node, trainer: Trainer, num_starts: int, num_steps: int) -> None:
+        if not node.is_up or node.num_starts != num_starts:
+            return
+        worked_for, trainer.works_for = trainer.works_for, None
+        if worked_for == node.round:
+            carried = trainer.carry[1] if trainer.carry is not None and trainer.carry[0] == node.round - 1 else 0
+            tokens, trainer.carry, trainer.unspent_tokens = trainer.unspent_tokens + carried, None, 0
+            self.world.contribute(node.peer, tokens, num_steps, trainer.tokens_per_s)
+        else:
+            trainer.carry = (node.round - 1, trainer.unspent_tokens)
+            trainer.unspent_tokens = 0
+            self._train(node, trainer)
 
-    def after_commit(self, number: int, *, counted: bool) -> Samples:
-        """The carry into the next round (S6)."""
-        at = self.position
-        own = at.own if at is not None and at.round == number and at.own else None
-        return carry.carry_after(own, counted=counted) or NOTHING
+    def _take_back(self, node: Node, tokens: int) -> None:
+        """A contribution was given up: training goes on, and its work is in the next."""
+        trainer = self.of[node.peer]
+        trainer.unspent_tokens += tokens
+        if trainer.works_for is None:
+            self._train(node, trainer)
+
+    def busy_s(self, node: Node) -> float:
+        """Time in inner steps up to now."""
+        trainer = self.of.get(node.peer)
+        if trainer is None:
+            return 0.0
+        is_working = trainer.works_for is not None and node.is_up and trainer.num_starts == node.num_starts
+        return trainer.busy_s + (self.world.now - trainer.began_s if is_working and not trainer.is_encoding else 0.0)

@@ -99,6 +99,10 @@ class World(Clock):
         """Called before an action is performed; tests crash nodes here."""
         self.on_begin: Callable[[Node], None] = lambda _node: None
         """Called when a node begins a round, or goes on with one after a restart; trainers start here."""
+        self.on_give_up: Callable[[Node, int], None] = lambda _node, _tokens: None
+        """Called when a contribution is withdrawn, with its tokens."""
+        self.on_decide: Callable[[Node, Commit], None] = lambda _node, _commit: None
+        """Called when a node learns that a round is decided."""
         self._amnesia, self._rules_type = amnesia, rules_type
         self._num_chunks, self._lease_samples, self._state_bytes = num_chunks, lease_samples, state_bytes
         self._exchanges = Exchanges(self, contribution_bytes, num_chunks)
@@ -116,13 +120,17 @@ class World(Clock):
     def crash(self, peer: PeerId) -> None:
         """The process is gone at once; what is on its disk stays."""
         node = self.nodes[peer]
+        if node.is_up:
+            node.up_s += self.now - node.started_s
         node.state, node.is_asleep, node.inbox, node.early = None, False, [], {}
         self.network.release(peer, self.now)
 
     def start(self, peer: PeerId) -> None:
         """Start or restart a node from its disk."""
         node = self.nodes[peer]
-        node.num_starts += 1
+        if node.is_up:
+            node.up_s += self.now - node.started_s
+        node.num_starts, node.started_s = node.num_starts + 1, self.now
         if self._amnesia:
             node.disk.acceptors.clear()
         self._begin(node, {})
@@ -182,8 +190,8 @@ class World(Clock):
 
     # --- running ------------------------------------------------------------------------------------------------------
 
-    def contribute(self, peer: PeerId, tokens: int = 1000, commitment: str | None = None) -> None:
-        """The node's inner steps are done. ``commitment`` stands for the contribution's bytes."""
+    def contribute(self, peer: PeerId, tokens: int = 1000, num_inner_steps: int = 0, tokens_per_s: float = 0.0) -> None:
+        """The node's inner steps are done."""
         node = self.nodes[peer]
         state = node.state
         if state is None or node.is_asleep or state.phase is not Phase.TRAINING or state.ready is not None:
@@ -195,11 +203,18 @@ class World(Clock):
                 parent=rules.parent,
                 parent_state=rules.parent_state,
                 tokens=tokens,
-                commitment=commitment or digest(peer, rules.round, self.now),
+                commitment=self.commitment_of(node, rules),
+                num_inner_steps=num_inner_steps,
+                tokens_per_s=tokens_per_s,
             )
         )
         if ready is not None:
+            node.offered_tokens = tokens
             self.feed(node, Contributed(ready))
+
+    def commitment_of(self, node: Node, rules: Rules) -> str:
+        """Stands for the bytes of what a node contributes now."""
+        return digest(node.peer, rules.round, self.now)
 
     def feed(self, node: Node, event: Event) -> None:
         """Give an event to a machine and perform what it asks for."""
@@ -357,6 +372,7 @@ class World(Clock):
                 self._decide(node, commit)
             case GiveUp(reason):
                 node.given_up.append(reason)
+                self.on_give_up(node, node.offered_tokens)
             case CancelExchange(plan_id):
                 self._exchanges.cancel(node, plan_id)
             case _:
@@ -365,6 +381,7 @@ class World(Clock):
     def _decide(self, node: Node, commit: Commit) -> None:
         """Apply a commit once its bytes are here, and begin the next round. By S2, somebody can serve them."""
         self.checks.check_decision(commit)
+        self.on_decide(node, commit)
         self._exchanges.obtain(node, commit.record, lambda: self._apply(node, commit))
 
     def _apply(self, node: Node, commit: Commit) -> None:
