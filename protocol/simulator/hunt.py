@@ -13,7 +13,7 @@ import multiprocessing
 import shlex
 import sys
 import time
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Collection, Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -91,9 +91,10 @@ def hunt(seeds: Iterable[int], *, processes: int = 1, max_peers: int = 32) -> It
         yield from pool.imap_unordered(_run_seed, work, chunksize=4)
 
 
-def first_violation(seeds: Iterable[int], *, max_peers: int = 32) -> Outcome | None:
+def first_violation(seeds: Iterable[int], *, max_peers: int = 32, kinds: Collection[str] = ()) -> Outcome | None:
     """The first violation among the schedules of ``seeds``, if there is one."""
-    return next((outcome for outcome in hunt(seeds, max_peers=max_peers) if outcome.is_violation), None)
+    schedules = (random_schedule(seed, max_peers=max_peers, kinds=kinds) for seed in seeds)
+    return next((outcome for outcome in map(run_schedule, schedules) if outcome.is_violation), None)
 
 
 def _run_seed(work: tuple[int, int]) -> Outcome:

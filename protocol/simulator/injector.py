@@ -130,7 +130,7 @@ class Injector:
                 return partial(self._revive, peer)
             case Leave():
                 node.phase = "leaving"
-                swarm.at(swarm.now + _LEAVING_S, swarm.crash, peer)
+                swarm.at(swarm.now + _LEAVING_S, self._go, node)
                 return partial(self._revive, peer)
             case ClockJump():
                 swarm.wall_offset_s[peer] = fault.by_s
@@ -153,6 +153,10 @@ class Injector:
             swarm.restart_empty(peer)
         else:
             swarm.start(peer)
+
+    def _go(self, node: Node) -> None:
+        if node.phase == "leaving":
+            self._swarm.crash(node.peer)
 
     def _lie_in_wait(self, fault: CrashAt) -> Heal:
         swarm, counted, victims = self._swarm, [0], list[PeerId]()

@@ -28,6 +28,9 @@ from .faulty import FaultySwarm
 from .nodes import Node, Violation, digest, state_hash
 from .samples import NOTHING, Offer, Samples
 
+_SLACK_S = 5.0
+"""A vote may follow its plan, when silence is judged, by this much: results are awaited in between."""
+
 
 class PropertyViolated(Violation):
     """A property does not hold. ``name`` is the one of `protocol.md`'s list."""
@@ -150,6 +153,7 @@ class SafetyChecks:
         known = ledger.voted.setdefault((peer, vote.ballot), vote.record)
         self._require(known == vote.record, "S1", f"{_name(node)} votes twice at ballot {vote.ballot}")
         self._check_disk(node, vote)
+        self._check_dropped(node, vote)
         voters = ledger.votes[vote.ballot, vote.record]
         voters.add(peer)
         roster = self._roster(vote.round)
@@ -166,6 +170,19 @@ class SafetyChecks:
             digests = tuple(result.digest for result in accepted.record.results)
             held = node.disk.held.get(accepted.record.plan.content_id())
             self._require(held == digests, "S2", f"{_name(node)} votes without holding the results")
+
+    def _check_dropped(self, node: Node, vote: Vote) -> None:
+        """Nobody votes for a new plan that drops a member which it has heard of lately and which does not leave."""
+        accepted = node.disk.acceptors[vote.round].accepted
+        if accepted is None or node.state is None or accepted.record.plan.ballot != vote.ballot:
+            return
+        plan, limit_s = accepted.record.plan, self._swarm.genesis.timing.drop_after_s / 2
+        for peer in set(plan.roster) - set(plan.next_roster):
+            view = node.state.peers.get(peer)
+            is_leaving = view is not None and view.heartbeat is not None and view.heartbeat.phase == "leaving"
+            if view is not None and view.is_met and not is_leaving:
+                silent_s = self._swarm.now - view.heard_s
+                self._require(silent_s > limit_s - _SLACK_S, "S1", f"drops …{peer[-5:]}, silent for {silent_s:.1f} s")
 
     def _on_give_up(self, node: Node) -> None:
         acceptor = node.disk.acceptors.get(node.round)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from typing import TypeAlias, get_args
 
 from .faults import (
@@ -39,14 +39,14 @@ Draw: TypeAlias = Callable[[random.Random, int, float, float], Fault]
 """Random numbers, number of peers, begin and duration → a fault."""
 
 
-def random_schedule(seed: int, *, max_peers: int = 32) -> FaultSchedule:
-    """The same schedule for the same arguments, on every machine."""
+def random_schedule(seed: int, *, max_peers: int = 32, kinds: Collection[str] = ()) -> FaultSchedule:
+    """The same schedule for the same arguments, on every machine. ``kinds``: the only faults to draw (none: all)."""
     draw = random.Random(f"atoll/hunt/{seed}")
     sizes = _LARGE_SIZES if draw.random() < _LARGE_SHARE else _SIZES
     num_peers = draw.choice([size for size in sizes if size <= max_peers] or [max_peers])
     num_joiners = draw.choice((0, 0, 1, 2))
     storm_s = draw.uniform(*STORM_S)
-    faults = [_random_fault(draw, num_peers, storm_s) for _ in range(draw.randint(1, MAX_FAULTS))]
+    faults = [_random_fault(draw, num_peers, storm_s, kinds or KINDS) for _ in range(draw.randint(1, MAX_FAULTS))]
     faults += [Join(at_s=_rounded(draw.uniform(0, storm_s)), for_s=0.0, peer=num_peers)] * min(1, num_joiners)
     return FaultSchedule(
         seed=seed,
@@ -62,13 +62,12 @@ def _rounded(seconds: float) -> float:
     return round(seconds, 1)
 
 
-def _random_fault(draw: random.Random, num_peers: int, storm_s: float) -> Fault:
+def _random_fault(draw: random.Random, num_peers: int, storm_s: float, kinds: Collection[str]) -> Fault:
     """Most faults are short; some last long enough for members to be dropped."""
     at_s = _rounded(draw.uniform(0.0, storm_s))
     for_s = _rounded(draw.choice((draw.uniform(0.2, 6.0), draw.uniform(0.2, 6.0), draw.uniform(6.0, 30.0))))
-    kinds = list(_DRAWS)
-    kind = draw.choices(kinds, weights=[_DRAWS[kind] for kind in kinds])[0]
-    return kind(draw, num_peers, at_s, for_s)
+    kind = draw.choices(list(kinds), weights=[_DRAWS[kind][1] for kind in kinds])[0]
+    return _DRAWS[kind][0](draw, num_peers, at_s, for_s)
 
 
 def _at_most_one_lost_disk(faults: list[Fault]) -> list[Fault]:
@@ -140,17 +139,19 @@ def _dial_out_only(draw: random.Random, num_peers: int, at_s: float, for_s: floa
     return DialOutOnly(at_s=at_s, for_s=for_s, peer=draw.randrange(num_peers))
 
 
-_DRAWS: dict[Draw, float] = {
-    _crash: 2,
-    _crash_at: 4,
-    _sleep: 1,
-    _partition: 3,
-    _cut_one_way: 2,
-    _bad_network: 2,
-    _slow_peer: 1,
-    _lose_disk: 0.5,
-    _restore_state: 0.5,
-    _leave: 0.5,
-    _clock_jump: 0.3,
-    _dial_out_only: 0.7,
+_DRAWS: dict[str, tuple[Draw, float]] = {
+    "crash": (_crash, 2),
+    "crash_at": (_crash_at, 4),
+    "sleep": (_sleep, 1),
+    "partition": (_partition, 3),
+    "cut_one_way": (_cut_one_way, 2),
+    "bad_network": (_bad_network, 2),
+    "slow_peer": (_slow_peer, 1),
+    "lose_disk": (_lose_disk, 0.5),
+    "restore_state": (_restore_state, 0.5),
+    "leave": (_leave, 0.5),
+    "clock_jump": (_clock_jump, 0.3),
+    "dial_out_only": (_dial_out_only, 0.7),
 }
+"""Kind of a fault → how to draw one, and how often."""
+KINDS: Collection[str] = tuple(_DRAWS)
