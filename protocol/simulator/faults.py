@@ -43,6 +43,8 @@ class CrashAt(Timed):
     moment: Moment
     number: Annotated[int, Field(ge=0, lt=64)] = 0
     after: bool = False
+    loses_disk: bool = False
+    """It comes back with an empty folder, as by `LoseDisk`."""
 
 
 class Sleep(Timed):

@@ -74,6 +74,8 @@ class FaultySwarm(World):
         """How far wall clocks are off; nothing but the expiry of messages goes by them."""
         self.abstained: dict[PeerId, int | None] = {}
         """On each disk: the round in which its owner must not vote."""
+        self.left_s: dict[PeerId, float] = {}
+        """When a peer said last that it leaves."""
         self.lost_disks: set[PeerId] = set()
         """Peers whose folder is gone; the next start finds it empty."""
         super().__init__(genesis, seed=schedule.seed, latency_s=CALM_LATENCY_S, rules_type=self._rules)  # pyright: ignore[reportArgumentType]

@@ -122,7 +122,8 @@ class Injector:
                 return partial(_forget, peer, swarm.slowness_s, swarm.training_factor)
             case LoseDisk():
                 swarm.crash(peer)
-                swarm.lost_disks.add(peer)
+                if node.round > 1:  # a founder in round 1 has nothing by which it could know
+                    swarm.lost_disks.add(peer)
                 return partial(self._revive, peer)
             case RestoreState():
                 swarm.crash(peer)
@@ -130,6 +131,7 @@ class Injector:
                 return partial(self._revive, peer)
             case Leave():
                 node.phase = "leaving"
+                swarm.left_s[peer] = swarm.now
                 swarm.at(swarm.now + _LEAVING_S, self._go, node)
                 return partial(self._revive, peer)
             case ClockJump():
@@ -171,6 +173,8 @@ class Injector:
             if fault.after:
                 swarm.perform(node, action)
             swarm.crash(node.peer)
+            if fault.loses_disk and node.round > 1:
+                swarm.lost_disks.add(node.peer)
 
         def end() -> None:
             swarm.ears.action.remove(strike)

@@ -10,10 +10,10 @@ hunter may notice something else first, which follows from it.
 from __future__ import annotations
 
 import sys
-from collections.abc import Callable, Collection, Iterator, Mapping
+from collections.abc import Callable, Collection, Generator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
-from typing import Any, TypeAlias
+from typing import Any, TypeAlias, cast
 
 from ...kernels import carry
 from .. import votes
@@ -40,11 +40,10 @@ class Mutation:
     """Faults that bring it out (none: any will do); a hunt among these finds it sooner."""
 
     @contextmanager
-    def applied(self) -> Iterator[None]:
+    def applied(self) -> Generator[None]:
         """Put the bug in, wherever the function was imported to, and take it out again."""
-        kept: Any = vars(self.owner)[self.name]
-        original: Function = getattr(kept, "__func__", kept)  # a class method's function
-        broken = self.broken(original)
+        kept: Any = cast("dict[str, Any]", vars(self.owner))[self.name]
+        broken = self.broken(getattr(kept, "__func__", kept))  # a class method's function
         places = [(self.owner, self.name), *_imports_of(kept)]
         for place, name in places:
             setattr(place, name, broken)
@@ -214,7 +213,7 @@ MUTATIONS: Mapping[str, Mutation] = {
     "vote_not_written_before_it_is_sent": Mutation("S1", acceptor, "_vote", _not_written),
     "vote_forgotten_by_a_restart": Mutation("S1", machine, "begin", _without_accepted, _CRASHES),
     "lost_disk_not_noticed": Mutation(
-        "S1", votes, "abstained_at_open", _always(None), ("lose_disk", "crash_at", "bad_network")
+        "S1", votes, "abstained_at_open", _always(None), ("lose_disk_at", "bad_network", "cut_one_way")
     ),
     "ballot_reused_after_a_restart": Mutation("S1", machine, "begin", _without_led, _CRASHES),
     "stale_plan_accepted": Mutation("S1", member, "on_plan", _ignoring_promises, _DELAYS),

@@ -143,8 +143,12 @@ class SafetyChecks:
             self._require(record_id == chosen[1], "S1", f"ballot {message.ballot} does not propose what was chosen")
 
     def _on_promise(self, node: Node, message: Promise) -> None:
-        promised = self.rounds[message.round].promised
-        promised[node.peer] = max(promised.get(node.peer, 0), message.ballot)
+        """A promise tells the last vote below it, whatever has become of the process and the disk since."""
+        ledger, peer = self.rounds[message.round], node.peer
+        ledger.promised[peer] = max(ledger.promised.get(peer, 0), message.ballot)
+        last = max((ballot for voter, ballot in ledger.voted if voter == peer and ballot < message.ballot), default=-1)
+        told = -1 if message.accepted is None else message.accepted.ballot
+        self._require(told == last, "S1", f"{_name(node)} promises and forgets its vote at {last}")
 
     def _on_vote(self, node: Node, vote: Vote) -> None:
         ledger, peer = self.rounds[vote.round], node.peer
@@ -179,8 +183,8 @@ class SafetyChecks:
         plan, limit_s = accepted.record.plan, self._swarm.genesis.timing.drop_after_s / 2
         for peer in set(plan.roster) - set(plan.next_roster):
             view = node.state.peers.get(peer)
-            is_leaving = view is not None and view.heartbeat is not None and view.heartbeat.phase == "leaving"
-            if view is not None and view.is_met and not is_leaving:
+            has_left = self._swarm.now - self._swarm.left_s.get(peer, -limit_s) < limit_s
+            if view is not None and view.is_met and not has_left:
                 silent_s = self._swarm.now - view.heard_s
                 self._require(silent_s > limit_s - _SLACK_S, "S1", f"drops …{peer[-5:]}, silent for {silent_s:.1f} s")
 

@@ -72,7 +72,9 @@ def _random_fault(draw: random.Random, num_peers: int, storm_s: float, kinds: Co
 
 def _at_most_one_lost_disk(faults: list[Fault]) -> list[Fault]:
     """More lost disks than a quorum can do without are no promise of the protocol's; one is."""
-    lost = [fault for fault in faults if isinstance(fault, LoseDisk)]
+    lost = [
+        fault for fault in faults if isinstance(fault, LoseDisk) or (isinstance(fault, CrashAt) and fault.loses_disk)
+    ]
     return [fault for fault in faults if fault not in lost[1:]]
 
 
@@ -123,6 +125,14 @@ def _lose_disk(draw: random.Random, num_peers: int, at_s: float, for_s: float) -
     return LoseDisk(at_s=max(at_s, 6.0), for_s=for_s, peer=draw.randrange(num_peers))
 
 
+def _lose_disk_at(draw: random.Random, num_peers: int, at_s: float, for_s: float) -> Fault:
+    if num_peers < 3:
+        return _crash_at(draw, num_peers, at_s, for_s)
+    moment = draw.choice(("voting", "voting", "promising", "committing"))
+    number = draw.choice((0, 1, 2))
+    return CrashAt(at_s=max(at_s, 4.0), for_s=for_s, moment=moment, number=number, after=True, loses_disk=True)
+
+
 def _restore_state(draw: random.Random, num_peers: int, at_s: float, for_s: float) -> Fault:
     return RestoreState(at_s=at_s, for_s=for_s, peer=draw.randrange(num_peers), num_rounds=draw.choice((1, 1, 2, 4)))
 
@@ -148,6 +158,7 @@ _DRAWS: dict[str, tuple[Draw, float]] = {
     "bad_network": (_bad_network, 2),
     "slow_peer": (_slow_peer, 1),
     "lose_disk": (_lose_disk, 0.5),
+    "lose_disk_at": (_lose_disk_at, 0.5),
     "restore_state": (_restore_state, 0.5),
     "leave": (_leave, 0.5),
     "clock_jump": (_clock_jump, 0.3),

@@ -194,7 +194,7 @@ class World(Clock):
         """The node's inner steps are done."""
         node = self.nodes[peer]
         state = node.state
-        if state is None or node.is_asleep or state.phase is not Phase.TRAINING or state.ready is not None:
+        if state is None or node.is_asleep or state.phase is Phase.DECIDED or state.ready is not None:
             return
         rules = state.rules
         ready = node.behaviour.contributes(
