@@ -65,6 +65,10 @@ class Node:
     def is_up(self) -> bool:
         return self.state is not None
 
+    def total_up_s(self, now: float) -> float:
+        """How long it has been up, all its starts together."""
+        return self.up_s + (now - self.started_s if self.is_up else 0.0)
+
     @property
     def is_running(self) -> bool:
         """Up and not suspended."""
