@@ -104,9 +104,8 @@ class Scenario:
             paths={path.between: Path(path.latency_s, path.bps * network.efficiency) for path in self.trace.paths},
             has_relay=network.relay,
         )
-        self.world.network.replace(model)
+        self.world.set_network(model)
         for peer, group in groups.items():
-            self.world.nodes[peer].reachable = not group.dial_out_only
             self.world.nodes[peer].behaviour = BEHAVIOURS[group.behaviour]()
 
     def _speeds(self, groups: dict[PeerId, PeerGroup]) -> dict[PeerId, float]:

@@ -83,7 +83,7 @@ class TwoTierRun:
         self.world = World(
             genesis,
             seed=seed,
-            network=NetworkModel(latency_s=trace.network.latency_s, links=self._links()),
+            network=NetworkModel(latency_s=trace.network.latency_s, links=self._links(), has_relay=trace.network.relay),
             num_chunks=num_chunks,
             contribution_bytes=contribution_bytes,
         )

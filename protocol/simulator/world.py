@@ -91,6 +91,7 @@ class World(Clock):
         model = network or NetworkModel(latency_s=latency_s, loss=loss, duplication=duplication)
         self.network = Network(model, self.random)
         self.nodes = {peer: Node(peer) for peer in genesis.membership.roster}
+        self.set_network(model)
         self.checks = Checks()
         self.rejected: list[RemoteProtocolError] = []
         """Messages that a node refused. Stays empty unless somebody misbehaves: honest nodes break no rule."""
@@ -171,6 +172,12 @@ class World(Clock):
         """Reconnect a peer with another line from now on."""
         self.network.set_link(peer, link)
         self.nodes[peer].reachable = not link.is_dial_out_only
+
+    def set_network(self, model: NetworkModel) -> None:
+        """Another network from now on, with nothing cut."""
+        self.network.replace(model)
+        for peer, node in self.nodes.items():
+            node.reachable = not self.network.link_of(peer).is_dial_out_only
 
     def join(self, peer: PeerId) -> None:
         """A peer outside the roster appears and downloads the state; then it can be admitted."""
