@@ -67,10 +67,10 @@ def advance(state: RoundState, event: Event, now: float) -> Step:
     if state.decided is not None:
         return state, ()
     step = _handle(state, event, now)
-    return step if isinstance(event, Received) and _is_routine(state, event, now) else _settle(step, now)
+    return step if isinstance(event, Received) and _can_wait(state, event, now) else _settle(step, now)
 
 
-def _is_routine(state: RoundState, event: Received, now: float) -> bool:
+def _can_wait(state: RoundState, event: Received, now: float) -> bool:
     """Whether a message makes nothing due before the next tick: the two kinds that everybody sends to everybody.
 
     A heartbeat that says only that its sender still lives; a contribution, for those who do not lead.
@@ -78,14 +78,16 @@ def _is_routine(state: RoundState, event: Received, now: float) -> bool:
     body = event.body
     if isinstance(body, Heartbeat):
         view = state.peers.get(event.sender)
-        if (
-            view is None
-            or view.heartbeat is None
-            or now - view.heard_s > state.rules.genesis.timing.heartbeat_timeout_s
-        ):
-            return False
-        return view.heartbeat is body or views.is_as_before(view.heartbeat, body)
+        return view is not None and is_routine(state, view, body, now)
     return isinstance(body, Ready) and state.lead is None and state.rules.leader_of(state.seen) != state.rules.me
+
+
+def is_routine(state: RoundState, view: PeerView, heartbeat: Heartbeat, now: float) -> bool:
+    """Whether a heartbeat of the peer of ``view`` does nothing but renew the view."""
+    before, timing = view.heartbeat, state.rules.genesis.timing
+    if before is None or now - view.heard_s > timing.heartbeat_timeout_s or heartbeat.round >= state.rules.round:
+        return False
+    return before is heartbeat or views.is_as_before(before, heartbeat)
 
 
 def _handle(state: RoundState, event: Event, now: float) -> Step:

@@ -135,6 +135,19 @@ class Network:
         num_copies = 0 if self._random.random() < model.loss else 1 + (self._random.random() < model.duplication)
         return [self.latency_s(sender, receiver) for _ in range(num_copies)]
 
+    def delivers(self, sender: PeerId, receiver: PeerId) -> bool:
+        """Whether a message that may come twice as well as once arrives at all; drawn for each."""
+        if receiver == sender:
+            return True
+        self.num_messages[sender] += 1
+        loss = self.model.loss
+        return self.carries(sender, receiver) and (not loss or self._random.random() >= loss)
+
+    def path_latency_s(self, sender: PeerId, receiver: PeerId) -> float:
+        """One way, without what is drawn."""
+        path = self._path(sender, receiver) if self.model.paths else None
+        return 0.0 if path is None else path.latency_s
+
     def latency_s(self, sender: PeerId, receiver: PeerId) -> float:
         """One way, for the next message."""
         model = self.model

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 
 from ..identity import Identity, PeerId
 from ..messages import Commit, Heartbeat, NodePhase
-from ..round_machine import Acceptor, Event, Phase, Received, RoundState
+from ..round_machine import Acceptor, Event, PeerView, Phase, Received, RoundState
 from ..spec import Genesis, MembershipConfig, TimingConfig
 from .behaviours import Behaviour
 
@@ -50,6 +50,8 @@ class Node:
     """How far its clock is from the world's: `RoundState` times are in its own."""
     early: dict[tuple[PeerId, str], Received] = field(default_factory=dict[tuple[PeerId, str], Received])
     """Messages for the round after the present one."""
+    heard: dict[PeerId, PeerView] = field(default_factory=dict[PeerId, PeerView])
+    """Heartbeats since the machine's last event that only say that their senders live: it gets them with the next."""
     num_starts: int = 0
     started_s: float = 0.0
     up_s: float = 0.0
@@ -64,6 +66,10 @@ class Node:
     @property
     def is_up(self) -> bool:
         return self.state is not None
+
+    def total_up_s(self, now: float) -> float:
+        """How long it has been up, all its starts together."""
+        return self.up_s + (now - self.started_s if self.is_up else 0.0)
 
     @property
     def is_running(self) -> bool:

@@ -152,9 +152,7 @@ class Recorder:
     def report(self) -> Report:
         """Figures up to now."""
         world, network, num_rounds = self._world, self._world.network, max(1, len(self.rows))
-        up_s = {
-            peer: node.up_s + (world.now - node.started_s if node.is_up else 0.0) for peer, node in world.nodes.items()
-        }
+        up_s = {peer: node.total_up_s(world.now) for peer, node in world.nodes.items()}
         busy_s = {peer: self._trainers.busy_s(world.nodes[peer]) for peer in world.nodes}
         loop = self._trainers.loop
         possible = sum(up_s[peer] * self._trainers.of[peer].speed for peer in up_s if peer in self._trainers.of)

@@ -57,28 +57,22 @@ class Scenario:
         self.trace, self._num_peers, self._on_round = trace, num_peers, on_round
         peers = people(num_peers + _MAX_SPARE)
         self.spare = peers[num_peers:]
-        self.genesis = _with_peers(genesis, peers[:num_peers], self.spare, trace)
-        num_parameters = int(trace.num_parameters or workload.num_parameters)
-        exchange = self.genesis.exchange
-        self.grid = ChunkGrid(num_parameters, exchange.chunk_elements, codec(exchange.codec))
+        self.genesis = with_peers(genesis, peers[:num_peers], self.spare, trace)
+        self.grid = grid_of(self.genesis, workload, trace)
         self.world = World(
             self.genesis,
             seed=seed,
             network=NetworkModel(),
             num_chunks=self.grid.num_chunks,
             contribution_bytes=self.grid.total_encoded,
-            state_bytes=8.0 * num_parameters,  # weights and momentum, float32
+            state_bytes=8.0 * self.grid.num_elements,  # weights and momentum, float32
             lease_samples=workload.max_steps * workload.samples_per_step,
         )
         groups = self._deal(peers[:num_peers])
         self._connect(groups)
-        num_steps = trace.compute.num_steps or workload.num_steps
-        max_steps = max(workload.max_steps * num_steps // workload.num_steps, num_steps)
-        compute = trace.compute
-        loop = InnerLoop(num_steps, max_steps, workload.tokens_per_step, compute.step_s, compute.encode_s)
-        speeds = self._speeds(groups)
-        self.trainers = Trainers(self.world, loop, step_rule(steps, loop), speeds, compute.drift)
-        self.expected_round_s = num_steps * compute.step_s + compute.encode_s
+        loop = inner_loop(workload, trace)
+        self.trainers = Trainers(self.world, loop, step_rule(steps, loop), self._speeds(groups), trace.compute.drift)
+        self.expected_round_s = loop.num_steps * loop.step_s + loop.encode_s
         self.recorder = Recorder(self.world, self.trainers)
         self._hook()
         self._begin_days()
@@ -110,9 +104,8 @@ class Scenario:
             paths={path.between: Path(path.latency_s, path.bps * network.efficiency) for path in self.trace.paths},
             has_relay=network.relay,
         )
-        self.world.network.replace(model)
+        self.world.set_network(model)
         for peer, group in groups.items():
-            self.world.nodes[peer].reachable = not group.dial_out_only
             self.world.nodes[peer].behaviour = BEHAVIOURS[group.behaviour]()
 
     def _speeds(self, groups: dict[PeerId, PeerGroup]) -> dict[PeerId, float]:
@@ -227,7 +220,22 @@ class Scenario:
                 world.heal()
 
 
-def _with_peers(genesis: Genesis, roster: list[PeerId], spare: list[PeerId], trace: Trace) -> Genesis:
+def grid_of(genesis: Genesis, workload: Workload, trace: Trace) -> ChunkGrid:
+    """The chunk grid of the trace's model, or of the spec's."""
+    exchange = genesis.exchange
+    num_parameters = int(trace.num_parameters or workload.num_parameters)
+    return ChunkGrid(num_parameters, exchange.chunk_elements, codec(exchange.codec))
+
+
+def inner_loop(workload: Workload, trace: Trace) -> InnerLoop:
+    """What a round's training takes at speed 1."""
+    compute = trace.compute
+    num_steps = compute.num_steps or workload.num_steps
+    max_steps = max(workload.max_steps * num_steps // workload.num_steps, num_steps)
+    return InnerLoop(num_steps, max_steps, workload.tokens_per_step, compute.step_s, compute.encode_s)
+
+
+def with_peers(genesis: Genesis, roster: list[PeerId], spare: list[PeerId], trace: Trace) -> Genesis:
     """``genesis`` with simulated peers instead of its own. Raises `SpecError` if it has no room for them."""
     limit = genesis.limits.max_peers
     if len(roster) > limit:

@@ -17,6 +17,7 @@ from ..messages import Frozen, canonical_json
 from ..spec import SpecError, TimingConfig, explain, read_text
 from .behaviours import BEHAVIOURS
 
+_PACKAGE = "atoll.protocol.simulator"
 Positive = Annotated[float, Field(gt=0, le=1e18)]
 NotNegative = Annotated[float, Field(ge=0, le=1e12)]
 Fraction = Annotated[float, Field(ge=0, le=1)]
@@ -157,7 +158,7 @@ class Trace(Frozen):
     def load(cls, name: str) -> Self:
         """A trace that ships, by name, or a file. Raises `SpecError`."""
         if name in names():
-            return cls.parse((files(__package__) / "traces" / f"{name}.toml").read_text(encoding="utf-8"), name)
+            return cls.parse((files(_PACKAGE) / "traces" / f"{name}.toml").read_text(encoding="utf-8"), name)
         path = Path(name)
         if path.suffix != ".toml" and not path.exists():
             raise SpecError([f"{name}: there is no such trace; name a file, or one of: {', '.join(names())}"])
@@ -176,5 +177,5 @@ class Trace(Frozen):
 
 def names() -> list[str]:
     """Traces that ship."""
-    folder = files(__package__) / "traces"
+    folder = files(_PACKAGE) / "traces"
     return sorted(entry.name.removesuffix(".toml") for entry in folder.iterdir() if entry.name.endswith(".toml"))

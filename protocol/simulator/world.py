@@ -45,6 +45,7 @@ from ..round_machine import (
     Woke,
     advance,
     begin,
+    is_routine,
 )
 from ..spec import Genesis
 from ..standing import Standing
@@ -90,6 +91,7 @@ class World(Clock):
         model = network or NetworkModel(latency_s=latency_s, loss=loss, duplication=duplication)
         self.network = Network(model, self.random)
         self.nodes = {peer: Node(peer) for peer in genesis.membership.roster}
+        self.set_network(model)
         self.checks = Checks()
         self.rejected: list[RemoteProtocolError] = []
         """Messages that a node refused. Stays empty unless somebody misbehaves: honest nodes break no rule."""
@@ -122,7 +124,7 @@ class World(Clock):
         node = self.nodes[peer]
         if node.is_up:
             node.up_s += self.now - node.started_s
-        node.state, node.is_asleep, node.inbox, node.early = None, False, [], {}
+        node.state, node.is_asleep, node.inbox, node.early, node.heard = None, False, [], {}, {}
         self.network.release(peer, self.now)
 
     def start(self, peer: PeerId) -> None:
@@ -170,6 +172,12 @@ class World(Clock):
         """Reconnect a peer with another line from now on."""
         self.network.set_link(peer, link)
         self.nodes[peer].reachable = not link.is_dial_out_only
+
+    def set_network(self, model: NetworkModel) -> None:
+        """Another network from now on, with nothing cut."""
+        self.network.replace(model)
+        for peer, node in self.nodes.items():
+            node.reachable = not self.network.link_of(peer).is_dial_out_only
 
     def join(self, peer: PeerId) -> None:
         """A peer outside the roster appears and downloads the state; then it can be admitted."""
@@ -224,6 +232,9 @@ class World(Clock):
             if len(node.inbox) < _MAX_INBOX or not isinstance(event, Received):
                 node.inbox.append(event)
             return
+        if node.heard:
+            node.state = node.state.having(peers={**node.state.peers, **node.heard})
+            node.heard = {}
         try:
             node.state, actions = advance(node.state, event, self.now + node.clock_offset_s)
         except RemoteProtocolError as error:
@@ -260,6 +271,7 @@ class World(Clock):
         )
 
     def _begin(self, node: Node, peers: dict[PeerId, PeerView]) -> None:
+        node.heard = {}
         rules = self.rules_of(node)
         acceptor = node.disk.acceptors.get(rules.round, Acceptor())
         node.state = begin(rules, acceptor, peers, self.now + node.clock_offset_s)
@@ -281,8 +293,36 @@ class World(Clock):
         """A heartbeat to everybody, for ever."""
         node = self.nodes[peer]
         self.at(self.now + self.genesis.timing.heartbeat_interval_s, self._beat, peer)
-        if node.is_running:
+        if node.is_running and node.is_honest:
+            self._spread(Received(peer, self._heartbeat_of(node), b""))
+        elif node.is_running:
             self._post(node, self.nodes, self._heartbeat_of(node))
+
+    def _spread(self, event: Received) -> None:
+        """A heartbeat to everybody, in one delivery per path: there are more of these than of all other messages."""
+        sender, body, network = event.sender, event.body, self.network
+        arriving: dict[float, list[PeerId]] = {}
+        for receiver in self.nodes:
+            if self.passes(sender, receiver, body) and network.delivers(sender, receiver):
+                arriving.setdefault(network.path_latency_s(sender, receiver), []).append(receiver)
+        jitter_s = self.random.uniform(*network.model.latency_s)
+        for latency_s, receivers in arriving.items():
+            self.at(self.now + latency_s + jitter_s, self._hear, receivers, event)
+
+    def _hear(self, receivers: list[PeerId], event: Received) -> None:
+        sender, body, now = event.sender, event.body, self.now
+        assert isinstance(body, Heartbeat)
+        for receiver in receivers:
+            node = self.nodes[receiver]
+            state = node.state
+            if state is None:
+                continue
+            view = node.heard.get(sender) or state.peers.get(sender)
+            here = now + node.clock_offset_s
+            if not node.is_asleep and view is not None and is_routine(state, view, body, here):
+                node.heard[sender] = PeerView(here, body)
+            else:
+                self.feed(node, event)
 
     def _heartbeat_of(self, node: Node) -> Heartbeat:
         assert node.state is not None
