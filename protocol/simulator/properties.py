@@ -148,7 +148,7 @@ class SafetyChecks:
         ledger.promised[peer] = max(ledger.promised.get(peer, 0), message.ballot)
         last = max((ballot for voter, ballot in ledger.voted if voter == peer and ballot < message.ballot), default=-1)
         told = -1 if message.accepted is None else message.accepted.ballot
-        self._require(told == last, "S1", f"{_name(node)} promises and forgets its vote at {last}")
+        self._require(told >= last, "S1", f"{_name(node)} promises and forgets its vote at {last}")
 
     def _on_vote(self, node: Node, vote: Vote) -> None:
         ledger, peer = self.rounds[vote.round], node.peer
