@@ -10,6 +10,8 @@ Nothing here performs I/O or knows the time; expiry is checked against a time th
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Mapping
+from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
 
 from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
@@ -51,8 +53,19 @@ class Frozen(BaseModel):
         return canonical_json(self.model_dump(mode="json"))
 
     def content_id(self) -> str:
-        """SHA-256 of the canonical form: the value's identity in votes and parents."""
+        """SHA-256 of the canonical form: the value's identity in votes and parents. Computed once."""
+        return self._content_id
+
+    @cached_property
+    def _content_id(self) -> str:
         return hashlib.sha256(self.canonical()).hexdigest()
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """A copy, unchecked, with other values of some fields; nothing that was computed from the old ones stays."""
+        copied = super().model_copy(update=update, deep=deep)
+        for name in copied.__dict__.keys() - type(self).model_fields.keys():
+            vars(copied).pop(name)
+        return copied
 
 
 # --- values that messages carry ---------------------------------------------------------------------------------------

@@ -11,6 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Collection
 from dataclasses import dataclass
+from functools import cached_property
 
 from .identity import PeerId
 from .leader import permutation
@@ -42,9 +43,13 @@ class Quorum:
     witnesses: tuple[PeerId, ...] = ()
     """More than half of these must vote, wherever they are listed."""
 
+    @cached_property
+    def _members(self) -> frozenset[PeerId]:
+        return frozenset(self.roster)
+
     def reached(self, voters: Collection[PeerId]) -> bool:
         """Whether ``voters`` (others than the roster's members do not count) are a quorum."""
-        members = set(self.roster).intersection(voters)
+        members = self._members.intersection(voters)
         half_votes = 2 * len(members)
         if self.num_faults == 0 and len(self.roster) % 2 == 0 and self.tie_breaker in members:
             half_votes += 1

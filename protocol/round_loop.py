@@ -206,7 +206,7 @@ class RoundLoop:
         commits = self._replica.commits(contribution.round, 1)
         if not commits:
             return Aborted(f"round {contribution.round} is not the present one, {self.round}")
-        return committed(commits[0], self._replica.state_hash, self._mail.me, contribution.commitment)
+        return committed(commits[0], self._replica.state_hash, self._mail.me)
 
     async def _route(self, event: Received, at_s: float) -> None:
         """Messages of this round go to the machine, those of the next wait, those of past ones get the commit."""
@@ -476,7 +476,7 @@ class RoundLoop:
         self.reduction.decided(commit.record)
         self._votes.prune(number)
         contribution = self.pending.contribution if self.pending else None
-        outcome = committed(commit, state_hash, self._mail.me, contribution.commitment if contribution else None)
+        outcome = committed(commit, state_hash, self._mail.me)
         self._observer(RoundEvent("round.applied", number, {"outcome": outcome}))
         if contribution is not None and contribution.round <= number:
             self.settle(outcome)

@@ -16,6 +16,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -36,6 +37,23 @@ class VoteFileDamaged(RuntimeError):
             "a backup, or start the node once the swarm has committed the round and then delete the file"
         )
         self.path = path
+
+
+def abstained_at_open(next_round: int, *, is_member: bool) -> int | None:
+    """The round in which a node must not vote that begins with an empty folder; None if it can have forgotten nothing.
+
+    ``is_member``: the roster of ``next_round`` names it already. Past round 1 it has then lost its memory.
+    """
+    return next_round if is_member and next_round > 1 else None
+
+
+def is_forgotten(round_number: int, rounds_on_disk: Iterable[int], abstained_round: int | None) -> bool:
+    """Whether a node may have said something in a round that its disk does not hold any more.
+
+    ``rounds_on_disk``: those with promises or votes. Who has moved past a round has only its outcome to learn.
+    """
+    known = set(rounds_on_disk)
+    return round_number == abstained_round or (round_number not in known and any(n > round_number for n in known))
 
 
 class VoteStore:
@@ -65,16 +83,14 @@ class VoteStore:
         """
         if not self.is_new and not self._is_damaged:
             return
-        if is_member and next_round > 1:
-            self._abstained_round = next_round
+        forgotten = abstained_at_open(next_round, is_member=is_member)
+        self._abstained_round = self._abstained_round if forgotten is None else forgotten
         self._write(self._folder / _OPENED, {"abstained_round": self._abstained_round})
 
     def forgot(self, round_number: int) -> bool:
         """Whether this node must not vote in the round."""
-        if round_number == self._abstained_round:
+        if is_forgotten(round_number, self._rounds(), self._abstained_round):
             return True
-        if not self._path(round_number).exists():
-            return any(number > round_number for number in self._rounds())
         try:
             self.load(round_number)
         except VoteFileDamaged:

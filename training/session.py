@@ -15,6 +15,7 @@ from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..kernels.carry import carry_after
 from ..kernels.codec import NonFiniteError
 from .checkpoint import CheckpointStore, SaveFailed
 from .data import Lease
@@ -260,8 +261,10 @@ class Session:
     def _committed(self, event: Committed) -> None:
         work = self._work
         self._carry = None
-        if work is not None and not event.counted and event.round == work.round and work.num_tokens:
-            self._keep(on_host(self.loop.pseudo_gradient(self._anchor)), work.num_tokens)
+        is_of_round = work is not None and event.round == work.round and work.num_tokens > 0
+        missed = carry_after(work if is_of_round else None, counted=event.counted)
+        if missed is not None:
+            self._keep(on_host(self.loop.pseudo_gradient(self._anchor)), missed.num_tokens)
         self._begin(event.round + 1, event.generation, event.lease, event.num_steps)
 
     def _keep(self, delta: NDArray[np.float32], num_tokens: int) -> None:

@@ -34,7 +34,7 @@ one ballot never carries two records.
 What this package does not know: torch, sockets, files, clocks, and who performs its actions.
 """
 
-from .machine import advance, begin
+from .machine import advance, begin, is_routine
 from .validity import check_commit, check_plan, check_record
 from .values import (
     Acceptor,
@@ -97,6 +97,7 @@ __all__ = [
     "expected_leader",
     "grace_s",
     "is_live",
+    "is_routine",
     "live_roster",
     "pace_of",
     "provisional",

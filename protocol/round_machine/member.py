@@ -33,8 +33,7 @@ from .values import (
 
 def on_heartbeat(state: RoundState, sender: PeerId, heartbeat: Heartbeat, now: float) -> Step:
     """Note progress; ask whoever has applied this round already for its commit."""
-    peers = {**state.peers, sender: PeerView(now, heartbeat)}
-    state = replace(state, peers=peers)
+    state = state.having(peers={**state.peers, sender: PeerView(now, heartbeat)})
     if heartbeat.round < state.rules.round or sender == state.rules.me:
         return state, ()
     request = CommitRequest(fragment=state.rules.fragment, round=state.rules.round)
@@ -62,7 +61,7 @@ def on_ready(state: RoundState, sender: PeerId, ready: Ready, now: float) -> Ste
     if ready.parent_state != state.rules.parent_state:
         raise RemoteProtocolError(sender, "ready.parent_state", "starts from another state than ours")
     last_ready_s = state.last_ready_s if sender in state.readies else now
-    return replace(state, readies={**state.readies, sender: ready}, last_ready_s=last_ready_s), ()
+    return state.having(readies={**state.readies, sender: ready}, last_ready_s=last_ready_s), ()
 
 
 def on_plan(state: RoundState, sender: PeerId, message: PlanMessage, now: float) -> Step:
@@ -146,13 +145,19 @@ def decide(state: RoundState, commit: Commit) -> Step:
 
 
 def give_up(state: RoundState, now: float) -> Step:
-    """Withdraw our contribution if this round cannot succeed at present (S3). Never while in doubt (S2)."""
-    reason = _hopeless(state, now)
-    if state.ready is None or state.phase in (Phase.IN_DOUBT, Phase.DECIDED) or reason is None:
+    """Withdraw our contribution if this round cannot succeed at present (S3). Never while in doubt (S2).
+
+    The others are told, by a `Ready` that weighs nothing: a leader would plan with what we no longer send.
+    """
+    reason, ready, rules = _hopeless(state, now), state.ready, state.rules
+    if ready is None or state.phase in (Phase.IN_DOUBT, Phase.DECIDED) or reason is None:
         return state, ()
-    readies = {peer: ready for peer, ready in state.readies.items() if peer != state.rules.me}
+    readies = {peer: other for peer, other in state.readies.items() if peer != rules.me}
     attempt = state.attempt
-    actions = () if attempt is None else (CancelExchange(attempt.plan_id),)
+    actions: tuple[Action, ...] = () if attempt is None else (CancelExchange(attempt.plan_id),)
+    if rules.me in rules.roster:
+        others = tuple(peer for peer in rules.roster if peer != rules.me)
+        actions = (*actions, Send(others, ready.model_copy(update={"tokens": 0})))
     return replace(state, ready=None, readies=readies), (*actions, GiveUp(reason))
 
 

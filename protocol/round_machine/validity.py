@@ -89,8 +89,8 @@ def check_result(plan: Plan, plan_id: str, result: SpanResult, sender: PeerId) -
     """A span result that belongs to ``plan`` and averages somebody (S5)."""
     _require(result.plan == plan_id and result.span < len(plan.spans), sender, "result.plan", "of another plan")
     _require(len(result.included) == len(plan.members), sender, "result.included", "not one flag per member")
-    weight = sum(member.tokens for member, flag in zip(plan.members, result.included, strict=True) if flag)
-    _require(weight > 0, sender, "result.included", "includes nobody")
+    has_weight = any(flag and member.tokens for member, flag in zip(plan.members, result.included, strict=True))
+    _require(has_weight, sender, "result.included", "includes nobody")
 
 
 def check_commit(rules: Rules, commit: Commit, sender: PeerId) -> None:

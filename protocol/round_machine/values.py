@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field, replace
 from enum import Enum
 from functools import cached_property
-from typing import TypeAlias
+from typing import Any, TypeAlias
 
 from ..grace import Pace
 from ..identity import PeerId
@@ -246,6 +246,18 @@ class RoundState:
     repeated_s: float = 0.0
     """When messages were last repeated."""
     decided: Commit | None = None
+
+    @cached_property
+    def memo(self) -> dict[float, Any]:
+        """Time → what `views` has found out about this state at that time: several rules ask the same of it."""
+        return {}
+
+    def having(self, **changes: Any) -> RoundState:
+        """As `dataclasses.replace`, four times as fast: for what happens with every message."""
+        following = object.__new__(RoundState)
+        following.__dict__.update(self.__dict__, **changes)
+        following.__dict__.pop("memo", None)
+        return following
 
     @property
     def phase(self) -> Phase:

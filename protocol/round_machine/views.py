@@ -2,13 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection
+from dataclasses import dataclass
 
 from .. import grace
 from ..grace import Pace
 from ..identity import PeerId
 from ..leader import successor
-from ..messages import Plan, Provisional
+from ..messages import Heartbeat, Plan, Provisional
 from ..quorum import has_witnesses
 from ..transport import RemoteProtocolError
 from .values import Gathering, PeerView, RoundState
@@ -40,8 +41,46 @@ def can_lead(state: RoundState, peer: PeerId, now: float) -> bool:
     return is_live(state, peer, now) and is_reachable(state.peers.get(peer))
 
 
+@dataclass(frozen=True)
+class Census:
+    """Who of the roster is there, in roster order."""
+
+    live: tuple[PeerId, ...]
+    ready: tuple[PeerId, ...]
+    """Live members with a contribution that counts."""
+    bystanders: tuple[PeerId, ...]
+    """Live members that do not train at present."""
+
+
+def census(state: RoundState, now: float) -> Census:
+    """One look at everybody, however many rules ask."""
+    found = state.memo.get(now)
+    if found is None:
+        found = state.memo[now] = _take_census(state, now)
+    return found
+
+
+def _take_census(state: RoundState, now: float) -> Census:
+    me, peers, readies = state.rules.me, state.peers, state.readies
+    timeout_s = state.rules.genesis.timing.heartbeat_timeout_s
+    live: list[PeerId] = []
+    ready: list[PeerId] = []
+    bystanders: list[PeerId] = []
+    for peer in state.rules.roster:  # one loop without calls: of all that a member does, this takes most of the time
+        view = peers.get(peer)
+        phase = None if view is None or view.heartbeat is None else view.heartbeat.phase
+        if peer != me and (view is None or now - view.heard_s > timeout_s or phase == "leaving"):
+            continue
+        live.append(peer)
+        if peer in readies and readies[peer].tokens:
+            ready.append(peer)
+        if phase in _BYSTANDING:
+            bystanders.append(peer)
+    return Census(tuple(live), tuple(ready), tuple(bystanders))
+
+
 def live_roster(state: RoundState, now: float) -> tuple[PeerId, ...]:
-    return tuple(peer for peer in state.rules.roster if is_live(state, peer, now))
+    return census(state, now).live
 
 
 def expected_leader(state: RoundState, now: float) -> PeerId | None:
@@ -54,12 +93,12 @@ def expected_leader(state: RoundState, now: float) -> PeerId | None:
 
 def live_ready(state: RoundState, now: float) -> tuple[PeerId, ...]:
     """Roster members with a contribution that counts, in roster order (which becomes plan order)."""
-    return tuple(peer for peer in live_roster(state, now) if peer in state.readies and state.readies[peer].tokens)
+    return census(state, now).ready
 
 
 def awaited(state: RoundState, now: float) -> tuple[PeerId, ...]:
     """Live members that are training and not ready yet, and members that may still be starting, as we just did."""
-    ready = live_ready(state, now)
+    ready = set(live_ready(state, now))
     expected = (peer for peer in state.rules.roster if is_live(state, peer, now) or _may_be_starting(state, peer, now))
     return tuple(peer for peer in expected if peer not in ready and not _is_bystander(state, peer))
 
@@ -76,9 +115,9 @@ def _is_bystander(state: RoundState, peer: PeerId) -> bool:
 
 def is_enough(state: RoundState, now: float) -> bool:
     """Whether a quorum is ready (live members that do not train at present vote, and are not waited for)."""
-    ready = live_ready(state, now)
-    others = [peer for peer in live_roster(state, now) if _is_bystander(state, peer)]
-    return bool(ready) and len(ready) >= state.rules.genesis.membership.min_peers and reaches(state, [*ready, *others])
+    seen = census(state, now)
+    ready, min_peers = seen.ready, state.rules.genesis.membership.min_peers
+    return bool(ready) and len(ready) >= min_peers and reaches(state, ready + seen.bystanders)
 
 
 def may_plan(state: RoundState, now: float) -> bool:
@@ -125,8 +164,8 @@ def provisional(state: RoundState, now: float) -> Provisional | None:
     )
 
 
-def reaches(state: RoundState, voters: Iterable[PeerId]) -> bool:
-    return state.rules.quorum.reached(set(voters))
+def reaches(state: RoundState, voters: Collection[PeerId]) -> bool:
+    return state.rules.quorum.reached(voters)
 
 
 def has_work(state: RoundState, now: float) -> bool:
@@ -187,6 +226,13 @@ def _may_join(state: RoundState, peer: PeerId, now: float) -> bool:
         and heartbeat.phase in _HOLDS_STATE
         and (heartbeat.round, heartbeat.state_hash) == (rules.round - 1, rules.parent_state)
     )
+
+
+def is_as_before(before: Heartbeat, after: Heartbeat) -> bool:
+    """Whether a peer can do the same as before. Its progress counts only when something else makes a plan due."""
+    if before.phase != after.phase and not _HOLDS_STATE.issuperset((before.phase, after.phase)):
+        return False
+    return before.reachable == after.reachable
 
 
 def audience(state: RoundState) -> tuple[PeerId, ...]:
