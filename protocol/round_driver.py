@@ -75,7 +75,8 @@ class RoundDriver:
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
         timing = genesis.timing
-        transport = Gate(transport, genesis, clock, lambda error: self._loop.reject(error))
+        transport = gate = Gate(transport, genesis, clock, lambda error: self._loop.reject(error))
+        directory.admit(gate.admits)
         self._genesis, self._replica, self._transport, self._facts = genesis, replica, transport, facts
         self._clock, self._wall_clock = clock, wall_clock
         self._peers = PeerTable(identity.peer_id, clock)
@@ -116,7 +117,7 @@ class RoundDriver:
             self._peers,
             self._compose_heartbeat,
             wall_clock,
-            genesis.membership.admits,
+            gate.admits,
         )
         self._progress = Progress()
         self._tasks: set[asyncio.Task[None]] = set()

@@ -7,6 +7,7 @@ turns are random mutations from a seed that is printed. A failing input is writt
 from __future__ import annotations
 
 import argparse
+import importlib
 import importlib.util
 import random
 import subprocess
@@ -14,6 +15,7 @@ import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 TURN_S = 20.0
 
@@ -83,7 +85,7 @@ def _turn_guided(position: int, turn_s: float, seed: int) -> bytes | None:
 
 def _guided(position: int, seconds: float, seed: int) -> None:
     """Does not return: libFuzzer ends the process."""
-    import atheris
+    atheris: Any = importlib.import_module("atheris")
 
     with atheris.instrument_imports(include=["atoll"]):
         from .harness import check
