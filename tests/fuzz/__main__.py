@@ -23,7 +23,7 @@ TURN_S = 20.0
 def main() -> int:
     options = _options()
     if options.target is not None:
-        _guided(options.target, options.minutes * 60, options.seed)
+        _guided(options.target, options.minutes * 60, options.seed, options.corpus)
     end_s, num_failures, number = time.monotonic() + options.minutes * 60, 0, 0
     from .targets import TARGETS
 
@@ -49,6 +49,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--random", action="store_true", help="do not use atheris")
     parser.add_argument("--failures", type=Path, default=Path("fuzz-failures"))
     parser.add_argument("--target", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--corpus", type=Path, help=argparse.SUPPRESS)
     return parser.parse_args()
 
 
@@ -73,9 +74,9 @@ def _turn_random(position: int, turn_s: float, seed: int) -> bytes | None:
 
 def _turn_guided(position: int, turn_s: float, seed: int) -> bytes | None:
     command = [sys.executable, "-m", "tests.fuzz", "--target", str(position), "--seed", str(seed)]
-    finished = subprocess.run(
-        [*command, "--minutes", str(turn_s / 60)], capture_output=True, text=True, check=False, timeout=turn_s + 120
-    )
+    with tempfile.TemporaryDirectory(prefix="atoll-corpus-") as corpus:
+        command += ["--minutes", str(turn_s / 60), "--corpus", corpus]
+        finished = subprocess.run(command, capture_output=True, text=True, check=False, timeout=turn_s + 300)
     from .targets import TARGETS
 
     last = [line for line in finished.stderr.splitlines() if "Done " in line or "DONE" in line]
@@ -83,7 +84,7 @@ def _turn_guided(position: int, turn_s: float, seed: int) -> bytes | None:
     return None if finished.returncode == 0 else finished.stderr.encode()
 
 
-def _guided(position: int, seconds: float, seed: int) -> None:
+def _guided(position: int, seconds: float, seed: int, corpus: Path) -> None:
     """Does not return: libFuzzer ends the process."""
     atheris: Any = importlib.import_module("atheris")
 
@@ -91,7 +92,6 @@ def _guided(position: int, seconds: float, seed: int) -> None:
         from .harness import check
         from .targets import TARGETS
     target = TARGETS[position]
-    corpus = Path(tempfile.mkdtemp(prefix="atoll-corpus-"))
     for number, example in enumerate(target.examples):
         (corpus / str(number)).write_bytes(example)
     limits = (f"-max_total_time={int(seconds) or 1}", "-timeout=10", f"-max_len={min(target.max_bytes, 65_536)}")
