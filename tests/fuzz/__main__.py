@@ -9,6 +9,7 @@ from __future__ import annotations
 import argparse
 import importlib
 import importlib.util
+import os
 import random
 import subprocess
 import sys
@@ -74,9 +75,14 @@ def _turn_random(position: int, turn_s: float, seed: int) -> bytes | None:
 
 def _turn_guided(position: int, turn_s: float, seed: int) -> bytes | None:
     command = [sys.executable, "-m", "tests.fuzz", "--target", str(position), "--seed", str(seed)]
-    with tempfile.TemporaryDirectory(prefix="atoll-corpus-") as corpus:
-        command += ["--minutes", str(turn_s / 60), "--corpus", corpus]
-        finished = subprocess.run(command, capture_output=True, text=True, check=False, timeout=turn_s + 300)
+    with tempfile.TemporaryDirectory(
+        prefix="atoll-corpus-"
+    ) as place:  # libFuzzer ends the process and cleans up nothing
+        command += ["--minutes", str(turn_s / 60), "--corpus", place]
+        settings = {**os.environ, "TMPDIR": place}
+        finished = subprocess.run(
+            command, capture_output=True, text=True, check=False, timeout=turn_s + 300, env=settings
+        )
     from .targets import TARGETS
 
     last = [line for line in finished.stderr.splitlines() if "Done " in line or "DONE" in line]
@@ -92,6 +98,8 @@ def _guided(position: int, seconds: float, seed: int, corpus: Path) -> None:
         from .harness import check
         from .targets import TARGETS
     target = TARGETS[position]
+    corpus = corpus / "corpus"
+    corpus.mkdir()
     for number, example in enumerate(target.examples):
         (corpus / str(number)).write_bytes(example)
     limits = (f"-max_total_time={int(seconds) or 1}", "-timeout=10", f"-max_len={min(target.max_bytes, 65_536)}")
