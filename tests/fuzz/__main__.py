@@ -75,9 +75,7 @@ def _turn_random(position: int, turn_s: float, seed: int) -> bytes | None:
 
 def _turn_guided(position: int, turn_s: float, seed: int) -> bytes | None:
     command = [sys.executable, "-m", "tests.fuzz", "--target", str(position), "--seed", str(seed)]
-    with tempfile.TemporaryDirectory(
-        prefix="atoll-corpus-"
-    ) as place:  # libFuzzer ends the process and cleans up nothing
+    with tempfile.TemporaryDirectory(prefix="atoll-corpus-") as place:  # libFuzzer cleans up nothing
         command += ["--minutes", str(turn_s / 60), "--corpus", place]
         settings = {**os.environ, "TMPDIR": place}
         finished = subprocess.run(
