@@ -46,6 +46,10 @@ class Gate:
         self._bytes = Allowances(BYTES_PER_HEARTBEAT / interval_s, BYTES_AT_ONCE, clock)
         self._served = Meter(genesis.limits.served_bytes_per_s)
 
+    def admits(self, peer: PeerId) -> bool:
+        """Whether the rules let the peer in."""
+        return self._admits(peer)
+
     @property
     def peer_id(self) -> PeerId:
         return self._transport.peer_id

@@ -10,7 +10,7 @@ from . import exchange as xchg
 from .chunks import ChunkGrid, Contribution
 from .exchange import Exchange, ExchangeCounters, ExchangeEvent, ExchangeSettings, SpanInbox
 from .identity import PeerId
-from .messages import Plan, Record
+from .messages import Accepted, Plan, Record
 from .result_transfer import ResultFetcher, ResultServer, ResultsUnavailable
 from .results import ResultStore
 from .round_machine import Event, ExchangeEnded, ResultsHeld, SpanLost, SpanReduced
@@ -88,9 +88,12 @@ class Reduction:
         if self._store.keep(record):
             self._feed(_held(record))
 
-    def keep(self, record: Record) -> bool:
-        """Before a vote for ``record``: its results stay until the round is decided. False if they are not here."""
-        return self._store.keep(record)
+    def vouches(self, before: Accepted | None, now: Accepted | None) -> bool:
+        """Whether a vote for ``now`` may follow one for ``before``: its results are durable here, and will stay (S2).
+
+        They may have been here and be gone, if a flood of attempts came since.
+        """
+        return now is None or now == before or self._store.keep(now.record)
 
     def decided(self, record: Record) -> None:
         """The round is over: forget rival attempts and old rounds. The exchange of ``record`` itself may go on and

@@ -96,7 +96,8 @@ class RoundDriver:
         book = self._book = book or RuleBook(RunRules(genesis))
         genesis = book.rules.at(replica.head_round + 1)
         timing = genesis.timing
-        transport = Gate(transport, genesis, clock, lambda error: self._loop.reject(error))
+        transport = gate = Gate(transport, genesis, clock, lambda error: self._loop.reject(error))
+        directory.admit(gate.admits)
         self._replica, self._transport, self._facts = replica, transport, facts
         self._clock, self._wall_clock = clock, wall_clock
         self._peers = PeerTable(identity.peer_id, clock)
@@ -141,7 +142,7 @@ class RoundDriver:
             self._peers,
             self._compose_heartbeat,
             wall_clock,
-            lambda peer: self._loop.genesis.membership.admits(peer),
+            gate.admits,
         )
         self._progress = Progress()
         self._tasks: set[asyncio.Task[None]] = set()

@@ -421,7 +421,7 @@ class RoundLoop:
         acceptors = [action.acceptor for action in actions if isinstance(action, machine.Persist)]
         if not acceptors:
             return True
-        if self._votes_without_results(acceptors[-1]):
+        if not self.reduction.vouches(self._state and self._state.acceptor.accepted, acceptors[-1].accepted):
             return False
         try:
             await asyncio.to_thread(self._votes.save, self.round, acceptors[-1])
@@ -432,11 +432,6 @@ class RoundLoop:
             return False
         self._is_unwritable = False
         return True
-
-    def _votes_without_results(self, acceptor: machine.Acceptor) -> bool:
-        """A vote says that the results are durable here (S2); so many attempts may have come that they are gone."""
-        before, accepted = self._state and self._state.acceptor.accepted, acceptor.accepted
-        return accepted is not None and accepted != before and not self.reduction.keep(accepted.record)
 
     async def _perform(self, action: Action) -> None:
         match action:

@@ -146,6 +146,10 @@ class Directory(Protocol):
         """Store this node's signed record under its own peer id. Best effort."""
         ...
 
+    def admit(self, admits: Callable[[PeerId], bool]) -> None:
+        """From now on keep records of these peers only: others must not take the places of the run's own."""
+        ...
+
     async def records(self) -> list[bytes]:
         """The signed records of all peers that are known at present (unverified; the caller checks signatures)."""
         ...

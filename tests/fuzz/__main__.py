@@ -7,13 +7,16 @@ turns are random mutations from a seed that is printed. A failing input is writt
 from __future__ import annotations
 
 import argparse
+import importlib
 import importlib.util
+import os
 import random
 import subprocess
 import sys
 import tempfile
 import time
 from pathlib import Path
+from typing import Any
 
 TURN_S = 20.0
 
@@ -21,7 +24,7 @@ TURN_S = 20.0
 def main() -> int:
     options = _options()
     if options.target is not None:
-        _guided(options.target, options.minutes * 60, options.seed)
+        _guided(options.target, options.minutes * 60, options.seed, options.corpus)
     end_s, num_failures, number = time.monotonic() + options.minutes * 60, 0, 0
     from .targets import TARGETS
 
@@ -47,6 +50,7 @@ def _options() -> argparse.Namespace:
     parser.add_argument("--random", action="store_true", help="do not use atheris")
     parser.add_argument("--failures", type=Path, default=Path("fuzz-failures"))
     parser.add_argument("--target", type=int, help=argparse.SUPPRESS)
+    parser.add_argument("--corpus", type=Path, help=argparse.SUPPRESS)
     return parser.parse_args()
 
 
@@ -71,9 +75,12 @@ def _turn_random(position: int, turn_s: float, seed: int) -> bytes | None:
 
 def _turn_guided(position: int, turn_s: float, seed: int) -> bytes | None:
     command = [sys.executable, "-m", "tests.fuzz", "--target", str(position), "--seed", str(seed)]
-    finished = subprocess.run(
-        [*command, "--minutes", str(turn_s / 60)], capture_output=True, text=True, check=False, timeout=turn_s + 120
-    )
+    with tempfile.TemporaryDirectory(prefix="atoll-corpus-") as place:  # libFuzzer cleans up nothing
+        command += ["--minutes", str(turn_s / 60), "--corpus", place]
+        settings = {**os.environ, "TMPDIR": place}
+        finished = subprocess.run(
+            command, capture_output=True, text=True, check=False, timeout=turn_s + 300, env=settings
+        )
     from .targets import TARGETS
 
     last = [line for line in finished.stderr.splitlines() if "Done " in line or "DONE" in line]
@@ -81,23 +88,28 @@ def _turn_guided(position: int, turn_s: float, seed: int) -> bytes | None:
     return None if finished.returncode == 0 else finished.stderr.encode()
 
 
-def _guided(position: int, seconds: float, seed: int) -> None:
+def _guided(position: int, seconds: float, seed: int, corpus: Path) -> None:
     """Does not return: libFuzzer ends the process."""
-    import atheris
+    atheris: Any = importlib.import_module("atheris")
 
     with atheris.instrument_imports(include=["atoll"]):
         from .harness import check
         from .targets import TARGETS
     target = TARGETS[position]
-    corpus = Path(tempfile.mkdtemp(prefix="atoll-corpus-"))
+    corpus = corpus / "corpus"
+    corpus.mkdir()
     for number, example in enumerate(target.examples):
         (corpus / str(number)).write_bytes(example)
     limits = (f"-max_total_time={int(seconds) or 1}", "-timeout=10", f"-max_len={min(target.max_bytes, 65_536)}")
     atheris.Setup(
         [sys.argv[0], *limits, f"-seed={seed + 1}", f"-artifact_prefix={corpus}/", str(corpus)],
-        lambda data: check(target, data) and None,
+        lambda data: _discard(check(target, data)),
     )
     atheris.Fuzz()
+
+
+def _discard(_answer: bool) -> None:
+    return
 
 
 def _keep(folder: Path, name: str, data: bytes) -> None:

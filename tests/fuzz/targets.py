@@ -9,6 +9,7 @@ from __future__ import annotations
 from .file_targets import DASHBOARD_TARGETS, FILE_TARGETS
 from .harness import Target
 from .network_targets import MESSAGE_TARGETS, STREAM_TARGETS
+from .proof_targets import PROOF_TARGETS
 from .swarm_targets import CODEC_TARGETS, STATE_TARGETS, SWARM_TARGETS
 
 TARGETS: tuple[Target, ...] = (
@@ -19,4 +20,5 @@ TARGETS: tuple[Target, ...] = (
     *CODEC_TARGETS,
     *FILE_TARGETS,
     *DASHBOARD_TARGETS,
+    *PROOF_TARGETS,
 )

@@ -12,9 +12,9 @@ from .targets import TARGETS
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("node", "protocol", "training", "kernels")
 DECODERS = {
-    "b64decode", "from_bytes", "frombuffer", "fromhex", "literal_eval", "load_file", "loads", "model_validate",
-    "model_validate_json", "read", "read_bytes", "read_text", "readexactly", "readinto", "readline", "readuntil",
-    "recv", "unpack", "unpack_from", "unpackb", "validate_json",
+    "b64decode", "decode_all", "from_bytes", "frombuffer", "fromhex", "iter_unpack", "literal_eval", "load_file",
+    "loads", "model_validate", "model_validate_json", "read", "read_bytes", "read_text", "readexactly", "readinto",
+    "readline", "readuntil", "recv", "unpack", "unpack_from", "unpackb", "validate_json",
 }  # fmt: skip
 """Attributes by which bytes become values, whether called here or handed to somebody who calls them."""
 READERS = {"parse", "parse_any", "read_answer", "read_lines", "read_payload", "split_canonical"}

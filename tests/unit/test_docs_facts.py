@@ -9,7 +9,7 @@ from typing import get_args
 import pytest
 
 from atoll.kernels import hash_tree, reference
-from atoll.protocol import chunks, envelopes, lag, messages, spec, transport
+from atoll.protocol import chunks, envelopes, lag, messages, parsing, spec, transport
 from atoll.protocol.exchange import wire as span_wire
 from atoll.protocol.round_machine import Phase
 from atoll.protocol.state_sync import wire as state_wire
@@ -53,6 +53,7 @@ def test_domains_of_signatures_and_hashes_are_named(domain: bytes) -> None:
         f"(n ≤ {state_wire.MAX_COMMITS})",
         f"at most {transport.MAX_MESSAGE_BYTES >> 20} MiB, a directory",
         f"at most {transport.MAX_FRAME_BYTES >> 20} MiB",
+        f"{parsing.MAX_ITEMS:,} items or {parsing.MAX_KEYS:,} keys",
         f"leaves of {hash_tree.LEAF_BYTES >> 20} MiB",
         f"a multiple of\n{spec.ALIGNMENT_ELEMENTS}",
         f"protocol version {spec.PROTOCOL_VERSION}",
