@@ -36,7 +36,7 @@ from .errors import UserError
 from .injected_faults import nan_round
 from .known_peers import KnownPeers
 from .overview import Parts
-from .replica import Replica, checkpoint_store
+from .replica import Replica, archive_of, checkpoint_store
 from .reporter import Reporter
 from .run_spec import RunSpec, training_config
 from .settings import NodeSettings
@@ -135,6 +135,7 @@ class Node:
             outer_of=lambda rules: training_config(rules, "rules in force").outer,
             store=checkpoint_store(self._settings.folder, self._settings.num_checkpoints, on_warning, on_point),
             chain=Chain(self._settings.folder / "chain.jsonl"),
+            archive=archive_of(self._genesis, self._identity.peer_id, self._settings.folder, on_warning),
             on_saved=self._on_saved,
         )
         if replica.restore():
