@@ -158,7 +158,7 @@ class Replica:
         A chain that goes further than the state is what the node then catches up by; one that is shorter than the
         newest checkpoint (damaged, or of an older backup) calls for an older checkpoint, if there is one.
         """
-        checkpoint = self._store.load_latest(self._is_usable)
+        checkpoint = self._newest_usable()
         if checkpoint is not None:
             self._load(checkpoint)
         return checkpoint is not None
