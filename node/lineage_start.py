@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
+from collections.abc import Iterator
 from pathlib import Path
 
 from ..protocol.amendments import RunRules
 from ..protocol.changes import Reset, Rollback
 from ..protocol.identity import PeerId
-from ..protocol.messages import Commit
 from .chain import Chain
 from .errors import UserError
 
@@ -30,25 +30,24 @@ def change_for(
         lineage=rules.lineage + 1,
         round=to_round,
         record=standing.record_id,
-        state_hash=_state_hash(folder, chain, rules, to_round),
+        state_hash=_state_hash(folder, standing.record_id, to_round) if to_round else rules.genesis.initial_state,
         roster=roster or kept,
     )
 
 
-def _state_hash(folder: Path, chain: Chain, rules: RunRules, to_round: int) -> str:
-    """Named by the next commit; after the last one, by this node's own checkpoint."""
-    if to_round == 0:
-        return rules.genesis.initial_state
-    if to_round < len(chain):
-        return chain.get(to_round + 1).record.plan.parent_state
-    return _own_state_hash(folder, chain.get(to_round))
+def _state_hash(folder: Path, record: str, to_round: int) -> str:
+    """Of the state as this folder holds it: what nobody has, nobody can go on from."""
+    held = dict(_held(folder))
+    if record in held:
+        return held[record][1]
+    rounds = ", ".join(str(number) for number, _ in sorted(held.values())) or "none"
+    todo = f"choose one of those that are ({rounds}), or give the --node folder of an archivist"
+    raise UserError("state not held here any more", f"round {to_round}", todo, code="no_checkpoint")
 
 
-def _own_state_hash(folder: Path, commit: Commit) -> str:
-    record = commit.record.content_id()
-    for manifest in sorted((folder / "state").glob("*.json"), reverse=True):
+def _held(folder: Path) -> Iterator[tuple[str, tuple[int, str]]]:
+    """Record -> round and state hash of every state kept in a node's folder, archived ones included."""
+    for manifest in (*(folder / "archive").glob("*.json"), *(folder / "state").glob("*.json")):
         state = json.loads(manifest.read_text()).get("state", {})
-        if state.get("record") == record:
-            return str(state["state_hash"])
-    number, todo = commit.record.plan.round, "wait until the node has saved it, or roll back one round further"
-    raise UserError("no checkpoint of this round here", str(number), todo, code="no_checkpoint")
+        if "record" in state:
+            yield str(state["record"]), (int(state["round"]), str(state["state_hash"]))

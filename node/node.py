@@ -37,7 +37,7 @@ from .injected_faults import nan_round
 from .known_peers import KnownPeers
 from .overview import Parts
 from .receipts import ReceiptBook
-from .replica import Replica, checkpoint_store
+from .replica import Replica, archive_of, checkpoint_store
 from .reporter import Reporter
 from .run_spec import RunSpec, training_config
 from .settings import NodeSettings
@@ -137,6 +137,7 @@ class Node:
             outer_of=lambda rules: training_config(rules, "rules in force").outer,
             store=checkpoint_store(self._settings.folder, self._settings.num_checkpoints, on_warning, on_point),
             chain=Chain(self._settings.folder / "chain.jsonl"),
+            archive=archive_of(self._genesis, self._identity.peer_id, self._settings.folder, on_warning),
             on_saved=self._on_saved,
         )
         if replica.restore():
@@ -363,6 +364,15 @@ class Node:
             self._rounds.on_applied(outcome, is_evaluator=self._is_evaluator(outcome.commit))
         self._applied.set()
 
+<<<<<<< HEAD
+=======
+    def _on_rules(self) -> None:
+        """The run may be open again, or over."""
+        if self._rounds is not None:
+            self._rounds.on_rules()
+        self._applied.set()
+
+>>>>>>> amend
     def _keep_receipt(self, commit: Commit | None) -> None:
         """Write the receipt of the round before ``commit``; with None that of the last round of all."""
         driver = self._driver
@@ -372,12 +382,15 @@ class Node:
         number = book.flush(attests) if commit is None else book.on_applied(commit, attests)
         if number is not None:
             self._reporter.receipt(number)
+<<<<<<< HEAD
 
     def _on_rules(self) -> None:
         """The run may be open again, or over."""
         if self._rounds is not None:
             self._rounds.on_rules()
         self._applied.set()
+=======
+>>>>>>> amend
 
     def _is_evaluator(self, commit: Commit | None) -> bool:
         """Members take turns in evaluating the new state: it is the same everywhere."""

@@ -68,6 +68,14 @@ class _Head:
     state_hash: str
 
 
+@dataclass(frozen=True)
+class Archive:
+    """Old states that an archivist keeps: for rollbacks, and for whoever comes when all others have left."""
+
+    store: CheckpointStore
+    every_rounds: int
+
+
 class StateDisagrees(RuntimeError):
     """The state that was computed or downloaded does not have the hash that it must have."""
 
@@ -85,12 +93,13 @@ class Replica:
         outer_of: Callable[[Genesis], OuterConfig],
         store: CheckpointStore,
         chain: Chain,
+        archive: Archive | None = None,
         on_saved: Callable[[Saved, int], None] = lambda _saved, _num_kept: None,
     ) -> None:
         """``initial`` makes the weights of round 0; ``outer_of`` reads the outer method out of the rules in force."""
         self._book, self._initial, self._outer_of = book, initial, outer_of
         self._buffers, self._grid = buffers, grid
-        self._store, self._chain, self._on_saved = store, chain, on_saved
+        self._store, self._chain, self._archive, self._on_saved = store, chain, archive, on_saved
         self._momentum: FloatVector = np.zeros(grid.num_elements, np.float32)
         self._work = threading.Lock()
         self._drop_left_behind()
@@ -149,7 +158,7 @@ class Replica:
         A chain that goes further than the state is what the node then catches up by; one that is shorter than the
         newest checkpoint (damaged, or of an older backup) calls for an older checkpoint, if there is one.
         """
-        checkpoint = self._store.load_latest(self._is_usable)
+        checkpoint = self._newest_usable()
         if checkpoint is not None:
             self._load(checkpoint)
         return checkpoint is not None
@@ -167,12 +176,18 @@ class Replica:
             if self.head_round <= len(self._chain):  # the state is of a commit that stays
                 self._head = replace(self._head, standing=self._book.rules.standing(self._head.commit))
                 return
-            checkpoint = self._store.load_latest(self._is_usable)
+            checkpoint = self._newest_usable()
             if checkpoint is None:
                 self._load_initial()
             else:
                 self._load(checkpoint)
                 self._save()  # as the newest, whatever the older ones were of
+
+    def _newest_usable(self) -> Checkpoint | None:
+        """Of the last states and the archived ones, the newest that belongs to the chain as it is now."""
+        stores = [self._store] if self._archive is None else [self._store, self._archive.store]
+        found = [checkpoint for store in stores if (checkpoint := store.load_latest(self._is_usable)) is not None]
+        return max(found, key=lambda checkpoint: int(checkpoint.state["round"]), default=None)
 
     def _drop_left_behind(self) -> None:
         """Forget commits of a lineage that the rules have left: after a crash they may still be here."""
@@ -238,10 +253,11 @@ class Replica:
         self._head = _Head(commit, standing, tuple(leaves), state_hash)
 
     def _save(self) -> None:
-        saved = self._store.save(
-            {"anchor": self._buffers.anchor(self.head_round), "momentum": self._momentum},
-            {"round": self.head_round, "record": self.standing.record_id, "state_hash": self.state_hash},
-        )
+        tensors = {"anchor": self._buffers.anchor(self.head_round), "momentum": self._momentum}
+        state = {"round": self.head_round, "record": self.standing.record_id, "state_hash": self.state_hash}
+        saved = self._store.save(tensors, state)
+        if self._archive is not None and self.head_round % self._archive.every_rounds == 0:
+            self._archive.store.save(tensors, state)
         if not isinstance(saved, SaveFailed):
             self._on_saved(saved, len(self._store.numbers()))
 
@@ -262,3 +278,11 @@ def checkpoint_store(
 ) -> CheckpointStore:
     """Where a node keeps its committed states."""
     return CheckpointStore(folder / "state", "state", keep=max(keep, 2), on_warning=on_warning, on_point=on_point)
+
+
+def archive_of(genesis: Genesis, me: str, folder: Path, on_warning: Callable[[str], None]) -> Archive | None:
+    """This node's archive; None if the run does not name it as an archivist."""
+    if me not in genesis.archive.peers:
+        return None
+    store = CheckpointStore(folder / "archive", "state", keep=max(genesis.archive.num_states, 2), on_warning=on_warning)
+    return Archive(store, genesis.archive.every_rounds)

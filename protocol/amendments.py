@@ -225,10 +225,11 @@ class RunRules:
         return rules
 
     def is_partial(self, amendment: Amendment) -> bool:
-        """Whether an amendment that would follow only lacks signatures."""
+        """Whether an amendment that would follow lacks nothing but signatures; those that it has must hold."""
         check_follows(self, amendment)
         signers = amendment.signers()
-        return signers <= set(self.operators) and len(signers) < self.threshold
+        is_sound = {signature.operator for signature in amendment.signatures} == signers <= set(self.operators)
+        return is_sound and len(signers) < self.threshold
 
     def check_new(self, amendment: Amendment, round_number: int, roster: tuple[PeerId, ...]) -> None:
         """What an operator must not do by mistake, seen from a run that works on ``round_number`` with ``roster``.

@@ -161,6 +161,16 @@ class RecoveryConfig(Frozen):
         return self
 
 
+class ArchiveConfig(Frozen):
+    """Who keeps old states, so that a rollback finds one and the run survives everybody else's leaving."""
+
+    peers: Annotated[tuple[Peer, ...], Field(max_length=16)] = ()
+    every_rounds: Annotated[int, Field(ge=1, le=2**20)] = 10
+    """They keep the state after every so many rounds."""
+    num_states: Annotated[int, Field(ge=1, le=1024)] = 8
+    """The newest so many of them."""
+
+
 class ControlConfig(Frozen):
     """What operators have ordered since the start, by amendments. A spec leaves it out."""
 
@@ -211,6 +221,7 @@ class Genesis(Frozen):
     limits: LimitsConfig = LimitsConfig()
     stop: StopConfig = StopConfig()
     recovery: RecoveryConfig = RecoveryConfig()
+    archive: ArchiveConfig = ArchiveConfig()
     control: ControlConfig = ControlConfig()
     _run_id: str | None = PrivateAttr(default=None)
 

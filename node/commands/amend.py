@@ -21,12 +21,16 @@ FromRound = Annotated[
     int | None,
     typer.Option("--from-round", min=1, help="First round that it holds for.", show_default="two after the last here"),
 ]
+NodeFolder = Annotated[
+    Path | None,
+    typer.Option("--node", help="Folder of a node that spreads it.", show_default="the folder of your key"),
+]
 PeerIds = Annotated[list[str], typer.Argument(metavar="PEER…", help="Peer ids (atoll identity show).")]
 
 
 @app.callback()
 def _amend() -> None:
-    """Change the rules of a run from a named round on. You sign; the node in your folder spreads it to all others.
+    """Change the rules of a run from a named round on. You sign; a node of yours spreads it to all others.
 
     What is signed is kept in SPEC.amendments, beside the spec: give it to others together with the spec.
     """
@@ -39,13 +43,14 @@ def learning_rate(
     outer: Annotated[float | None, typer.Option("--outer", help="Of the outer step.", show_default=False)] = None,
     from_round: FromRound = None,
     folder: Folder = None,
+    node: NodeFolder = None,
     config: Config = None,
     as_json: AsJson = False,
 ) -> None:
     """Another learning rate, on every node at exactly the same round."""
     if inner is None and outer is None:
         raise UserError("no learning rate", "", "give --inner, --outer or both", code="usage")
-    _Signing(spec, folder, config, as_json).sign(_made("LearningRate", inner=inner, outer=outer), from_round)
+    _Signing(spec, folder, node, config, as_json).sign(_made("LearningRate", inner=inner, outer=outer), from_round)
 
 
 @app.command()
@@ -54,11 +59,12 @@ def timing(
     settings: Annotated[list[str], typer.Option("--set", help="name=seconds, of [timing]; repeatable.")],
     from_round: FromRound = None,
     folder: Folder = None,
+    node: NodeFolder = None,
     config: Config = None,
     as_json: AsJson = False,
 ) -> None:
     """Other time limits."""
-    _Signing(spec, folder, config, as_json).sign(_made("Timing", values=_numbers(settings)), from_round)
+    _Signing(spec, folder, node, config, as_json).sign(_made("Timing", values=_numbers(settings)), from_round)
 
 
 @app.command()
@@ -67,12 +73,13 @@ def limits(
     settings: Annotated[list[str], typer.Option("--set", help="name=number, of [limits]; repeatable.")],
     from_round: FromRound = None,
     folder: Folder = None,
+    node: NodeFolder = None,
     config: Config = None,
     as_json: AsJson = False,
 ) -> None:
     """Other bounds on what a peer may be or declare."""
     values = {name: int(value) for name, value in _numbers(settings).items()}
-    _Signing(spec, folder, config, as_json).sign(_made("Limits", values=values), from_round)
+    _Signing(spec, folder, node, config, as_json).sign(_made("Limits", values=values), from_round)
 
 
 @app.command()
@@ -81,36 +88,52 @@ def seeds(
     addresses: Annotated[list[str], typer.Argument(metavar="ADDRESS…", help="/ip4/…/tcp/…/p2p/… of each seed.")],
     from_round: FromRound = None,
     folder: Folder = None,
+    node: NodeFolder = None,
     config: Config = None,
     as_json: AsJson = False,
 ) -> None:
     """Other addresses to bootstrap from, in place of all former ones; nodes use them from their next start on."""
-    _Signing(spec, folder, config, as_json).sign(_made("Seeds", seeds=tuple(addresses)), from_round)
+    _Signing(spec, folder, node, config, as_json).sign(_made("Seeds", seeds=tuple(addresses)), from_round)
 
 
 @app.command()
 def pause(
-    spec: SpecFile, from_round: FromRound = None, folder: Folder = None, config: Config = None, as_json: AsJson = False
+    spec: SpecFile,
+    from_round: FromRound = None,
+    folder: Folder = None,
+    node: NodeFolder = None,
+    config: Config = None,
+    as_json: AsJson = False,
 ) -> None:
     """Hold no round from this one on; nodes stay connected and say why they wait."""
-    _Signing(spec, folder, config, as_json).sign(_made("Pause"), from_round)
+    _Signing(spec, folder, node, config, as_json).sign(_made("Pause"), from_round)
 
 
 @app.command()
 def resume(
-    spec: SpecFile, from_round: FromRound = None, folder: Folder = None, config: Config = None, as_json: AsJson = False
+    spec: SpecFile,
+    from_round: FromRound = None,
+    folder: Folder = None,
+    node: NodeFolder = None,
+    config: Config = None,
+    as_json: AsJson = False,
 ) -> None:
     """Go on after a pause, by default with the round that was paused."""
-    signing = _Signing(spec, folder, config, as_json)
+    signing = _Signing(spec, folder, node, config, as_json)
     signing.sign(_made("Resume"), from_round or signing.paused_round)
 
 
 @app.command()
 def finish(
-    spec: SpecFile, from_round: FromRound = None, folder: Folder = None, config: Config = None, as_json: AsJson = False
+    spec: SpecFile,
+    from_round: FromRound = None,
+    folder: Folder = None,
+    node: NodeFolder = None,
+    config: Config = None,
+    as_json: AsJson = False,
 ) -> None:
     """End the run with this round; every node keeps the last weights."""
-    _Signing(spec, folder, config, as_json).sign(_made("Finish"), from_round)
+    _Signing(spec, folder, node, config, as_json).sign(_made("Finish"), from_round)
 
 
 @app.command()
@@ -119,11 +142,12 @@ def ban(
     peers: PeerIds,
     from_round: FromRound = None,
     folder: Folder = None,
+    node: NodeFolder = None,
     config: Config = None,
     as_json: AsJson = False,
 ) -> None:
     """Let peers in no more, and leave them out of the next roster."""
-    _Signing(spec, folder, config, as_json).sign(_made("Ban", peers=_peers(peers)), from_round)
+    _Signing(spec, folder, node, config, as_json).sign(_made("Ban", peers=_peers(peers)), from_round)
 
 
 @app.command()
@@ -132,11 +156,12 @@ def allow(
     peers: PeerIds,
     from_round: FromRound = None,
     folder: Folder = None,
+    node: NodeFolder = None,
     config: Config = None,
     as_json: AsJson = False,
 ) -> None:
     """Let peers join a listed run; lifts a ban."""
-    _Signing(spec, folder, config, as_json).sign(_made("Allow", peers=_peers(peers)), from_round)
+    _Signing(spec, folder, node, config, as_json).sign(_made("Allow", peers=_peers(peers)), from_round)
 
 
 @app.command()
@@ -146,12 +171,13 @@ def keys(
     threshold: Annotated[int, typer.Option("--threshold", min=1, help="Signatures that an amendment needs.")] = 1,
     from_round: FromRound = None,
     folder: Folder = None,
+    node: NodeFolder = None,
     config: Config = None,
     as_json: AsJson = False,
 ) -> None:
     """Other operators, in place of all former ones: they sign every amendment after this one."""
     change = _made("Keys", operators=_peers(operators), threshold=threshold)
-    _Signing(spec, folder, config, as_json).sign(change, from_round)
+    _Signing(spec, folder, node, config, as_json).sign(change, from_round)
 
 
 @app.command()
@@ -160,11 +186,12 @@ def upgrade(
     protocol_version: Annotated[int, typer.Argument(min=2, help="Protocol that a node must speak.")],
     from_round: FromRound = None,
     folder: Folder = None,
+    node: NodeFolder = None,
     config: Config = None,
     as_json: AsJson = False,
 ) -> None:
     """Go on with another protocol: a node that does not speak it stops before the round, its state untouched."""
-    _Signing(spec, folder, config, as_json).sign(_made("Upgrade", protocol_version=protocol_version), from_round)
+    _Signing(spec, folder, node, config, as_json).sign(_made("Upgrade", protocol_version=protocol_version), from_round)
 
 
 ToRound = Annotated[int, typer.Option("--to-round", min=0, help="Round whose state the run goes on from.")]
@@ -180,11 +207,12 @@ def rollback(
     to_round: ToRound,
     roster: NewRoster = None,
     folder: Folder = None,
+    node: NodeFolder = None,
     config: Config = None,
     as_json: AsJson = False,
 ) -> None:
     """Go on from an earlier round, in a new lineage: what was committed later is forgotten by all."""
-    _Signing(spec, folder, config, as_json).fork(to_round, roster, is_reset=False)
+    _Signing(spec, folder, node, config, as_json).fork(to_round, roster, is_reset=False)
 
 
 @app.command()
@@ -193,17 +221,20 @@ def reset(
     to_round: ToRound,
     roster: NewRoster = None,
     folder: Folder = None,
+    node: NodeFolder = None,
     config: Config = None,
     as_json: AsJson = False,
 ) -> None:
     """Go on with other voters, after a quorum was lost for good."""
-    _Signing(spec, folder, config, as_json).fork(to_round, roster, is_reset=True)
+    _Signing(spec, folder, node, config, as_json).fork(to_round, roster, is_reset=True)
 
 
 @app.command("sign")
-def sign_last(spec: SpecFile, folder: Folder = None, config: Config = None, as_json: AsJson = False) -> None:
+def sign_last(
+    spec: SpecFile, folder: Folder = None, node: NodeFolder = None, config: Config = None, as_json: AsJson = False
+) -> None:
     """Add your signature to the last amendment in SPEC.amendments, where a run needs those of several operators."""
-    _Signing(spec, folder, config, as_json).cosign()
+    _Signing(spec, folder, node, config, as_json).cosign()
 
 
 # --- how --------------------------------------------------------------------------------------------------------------
@@ -248,14 +279,14 @@ def _numbers(settings: list[str]) -> dict[str, float]:
 class _Signing:
     """One operator at work on one run: what is known of it here, and where a new amendment goes."""
 
-    def __init__(self, spec: Path, folder: Path | None, config: Path | None, as_json: bool) -> None:
+    def __init__(self, spec: Path, folder: Path | None, node: Path | None, config: Path | None, as_json: bool) -> None:
         from ..amendment_store import AmendmentStore, read_companion
         from ..run_spec import load_run_spec
 
         self._spec, self._as_json = spec, as_json
         settings = settings_for(folder, config)
-        self._identity, self._folder = Identity.load_or_create(settings.identity_path), settings.folder
-        self._store = AmendmentStore(settings.folder)
+        self._identity, self._folder = Identity.load_or_create(settings.identity_path), node or settings.folder
+        self._store = AmendmentStore(self._folder)
         run = load_run_spec(spec)
         beside, own = run.rules, self._store.load(run.genesis)
         self._rules = own if len(own.amendments) > len(beside.amendments) else beside
@@ -335,6 +366,6 @@ class _Signing:
             return
         print(f"Amendment {amendment.number}, from round {amendment.from_round}: {in_words(amendment.change)}")
         if is_complete:
-            print(f"Signed; in {path}. The node of this folder spreads it, now or when it starts.")
+            print(f"Signed; in {path}. The node in {self._folder} spreads it, now or when it starts.")
         else:
             print(f"{num_signed} of {needed} signatures; send {path} to another operator: atoll run amend sign SPEC")
