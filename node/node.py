@@ -364,15 +364,6 @@ class Node:
             self._rounds.on_applied(outcome, is_evaluator=self._is_evaluator(outcome.commit))
         self._applied.set()
 
-<<<<<<< HEAD
-=======
-    def _on_rules(self) -> None:
-        """The run may be open again, or over."""
-        if self._rounds is not None:
-            self._rounds.on_rules()
-        self._applied.set()
-
->>>>>>> amend
     def _keep_receipt(self, commit: Commit | None) -> None:
         """Write the receipt of the round before ``commit``; with None that of the last round of all."""
         driver = self._driver
@@ -382,15 +373,12 @@ class Node:
         number = book.flush(attests) if commit is None else book.on_applied(commit, attests)
         if number is not None:
             self._reporter.receipt(number)
-<<<<<<< HEAD
 
     def _on_rules(self) -> None:
         """The run may be open again, or over."""
         if self._rounds is not None:
             self._rounds.on_rules()
         self._applied.set()
-=======
->>>>>>> amend
 
     def _is_evaluator(self, commit: Commit | None) -> bool:
         """Members take turns in evaluating the new state: it is the same everywhere."""
