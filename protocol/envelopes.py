@@ -52,7 +52,11 @@ class Sealer:
         self, identity: Identity, run_id: str, lineage: int, first_sequence: int, wall_clock: Callable[[], float]
     ) -> None:
         self._identity, self._run_id, self._lineage, self._wall_clock = identity, run_id, lineage, wall_clock
-        self._sequence = first_sequence
+        self._first = self._sequence = first_sequence
+
+    def has_used(self, sequence: int) -> bool:
+        """Whether this process has sealed a message with that number."""
+        return self._first < sequence <= self._sequence
 
     def seal(self, body: Message) -> bytes:
         """Wire form of ``body``."""

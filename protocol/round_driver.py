@@ -23,13 +23,24 @@ from .gate import Gate
 from .heartbeats import Heartbeats, NodeFacts, Progress, Rhythm, compose
 from .identity import Identity, PeerId
 from .mail import Mail
-from .messages import Attest, Commit, CommitRequest, Heartbeat, InvalidMessage, Provisional
+from .messages import (
+    Attest,
+    Commit,
+    CommitRequest,
+    Heartbeat,
+    InvalidMessage,
+    Memory,
+    MemoryRequest,
+    Provisional,
+)
 from .outcomes import Aborted, Committed, Outcome, RoundEvent
 from .peers import PeerInfo, PeerTable
+from .quorum import quorum_of
+from .recollection import Recollection, Verdict
 from .reduction import Reduction
 from .replica import Replica
 from .results import ResultStore
-from .round_loop import FAR_BEHIND_ROUNDS, Observer, Offer, Prove, RoundLoop, Sync
+from .round_loop import FAR_BEHIND_ROUNDS, Observer, Offer, Prove, Recollected, RoundLoop, Sync
 from .round_machine import Phase, Received, Tick, Woke
 from .spec import Genesis, TimingConfig
 from .transport import Directory, RemoteProtocolError, Transport
@@ -112,6 +123,9 @@ class RoundDriver:
         rhythm = Rhythm(timing.heartbeat_interval_s, timing.heartbeat_timeout_s / 2)
         self._heartbeats = Heartbeats(rhythm, directory, self._mail, self._peers, self._compose_heartbeat, wall_clock)
         self._progress = Progress()
+        self._first_words: dict[PeerId, bytes] = {}
+        """The first heartbeat that was heard from each founder in round 1, as it was signed."""
+        self._recollection: Recollection | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Gets the exception that ended the driver, if one does; the node should wait for it."""
@@ -212,6 +226,7 @@ class RoundDriver:
         Raises `VoteFileDamaged` if what was said in this round cannot be read back.
         """
         self._votes.open(self.round, is_member=self._mail.me in self.roster)
+        self._recollection = self._begin_recollection()
         await self._loop.begin()
         self._transport.on_message(self._on_message)
         for work in (self._loop.run(), self._tick(), self._heartbeats.beat(), self._heartbeats.discover()):
@@ -262,6 +277,45 @@ class RoundDriver:
                 self._loop.observe("node.woke", {"slept_s": slept_s})
                 self._loop.queue.put(Woke())
             self._loop.queue.put(Tick())
+            self._recollect()
+
+    # --- an empty disk in round 1 -------------------------------------------------------------------------------------
+
+    def _begin_recollection(self) -> Recollection | None:
+        if not self._votes.is_unsure:
+            return None
+        genesis = self._genesis
+        return Recollection(
+            self._mail.me,
+            genesis.run_id,
+            genesis.lineage,
+            quorum_of(genesis, self.roster, self.round),
+            self._mail.has_used,
+            began_s=self._clock(),
+            patience_s=genesis.timing.heartbeat_timeout_s,
+        )
+
+    def _recollect(self) -> None:
+        """Ask who has not answered yet; once it is clear, the round loop votes, or abstains."""
+        if self._recollection is None:
+            return
+        now_s, timeout_s = self._clock(), self._genesis.timing.heartbeat_timeout_s
+        alive = {peer for peer, info in self.peers.items() if info.is_alive(now_s, timeout_s)}
+        verdict = self._recollection.verdict(alive, now_s)
+        if self.round > 1 or verdict is not Verdict.UNSURE:
+            self._recollection = None
+            self._loop.queue.put(Recollected(has_forgotten=verdict is Verdict.FORGOT))
+        elif unasked := self._recollection.unasked(alive):
+            self._mail.post(unasked, MemoryRequest(round=self.round))
+
+    def _on_memory(self, remote: PeerId, memory: Memory) -> None:
+        if self._recollection is not None and remote in self.roster:
+            self._recollection.note(remote, None if memory.envelope is None else bytes.fromhex(memory.envelope))
+            self._recollect()
+
+    def _tell_memory(self, remote: PeerId, round_number: int) -> None:
+        first = self._first_words.get(remote)
+        self._mail.post((remote,), Memory(round=round_number, envelope=None if first is None else first.hex()))
 
     # --- messages -----------------------------------------------------------------------------------------------------
 
@@ -278,9 +332,15 @@ class RoundDriver:
         if not self._peers.is_met(remote):
             self._heartbeats.say_to(remote)  # it may have started after our last one
         self._peers.heard(remote, heartbeat, self._clock(), self._wall_clock())
+        if heartbeat is not None and self.round == 1 and remote in self.roster:
+            self._first_words.setdefault(remote, raw)
         match body:
             case CommitRequest():
                 self._loop.send_commit(remote, body.round)
+            case MemoryRequest():
+                self._tell_memory(remote, body.round)
+            case Memory():
+                self._on_memory(remote, body)
             case Attest():
                 self._loop.attestations.add(remote, body, raw, self._replica.head_round)
                 self._loop.check_agreement()

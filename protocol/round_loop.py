@@ -9,7 +9,7 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias, assert_never
 
 from . import round_machine as machine
@@ -64,6 +64,13 @@ class Offer:
     outcome: asyncio.Future[Outcome]
 
 
+@dataclass(frozen=True)
+class Recollected:
+    """It is known now whether this founder has spoken in round 1 before."""
+
+    has_forgotten: bool
+
+
 class RoundLoop:
     """One node's rounds, one after another. `reduction` is set before `begin`."""
 
@@ -89,7 +96,7 @@ class RoundLoop:
         self._lease_samples, self._num_chunks = lease_samples, num_chunks
         self._mail, self._peers, self._observer, self._sync, self._clock = mail, peers, observer, sync, clock
         self._on_new_head = on_new_head
-        self.queue: EventQueue[Event | Offer] = EventQueue(clock)
+        self.queue: EventQueue[Event | Offer | Recollected] = EventQueue(clock)
         self._early: dict[tuple[PeerId, str], Received] = {}
         """Messages for the round after the present one."""
         self._state: RoundState | None = None
@@ -148,10 +155,12 @@ class RoundLoop:
             while self._mail.own:
                 await self._take(self._mail.own.popleft(), self._clock())
 
-    async def _take(self, event: Event | Offer, at_s: float) -> None:
+    async def _take(self, event: Event | Offer | Recollected, at_s: float) -> None:
         match event:
             case Offer():
                 await self._offer(event, at_s)
+            case Recollected():
+                await self._recollect(event)
             case Received() if not isinstance(event.body, Heartbeat):
                 await self._route(event, at_s)
             case machine.Tick():
@@ -160,6 +169,13 @@ class RoundLoop:
                 await self._keep_up()
             case _:
                 await self._advance(event, at_s)
+
+    async def _recollect(self, event: Recollected) -> None:
+        await asyncio.to_thread(self._votes.recollect, has_forgotten=event.has_forgotten)
+        if event.has_forgotten and self.round == 1:
+            self.observe("votes.abstaining", {})
+        elif self._state is not None and self.round == 1:
+            self._state = replace(self._state, rules=replace(self._state.rules, abstain=False))
 
     async def _offer(self, offer: Offer, at_s: float) -> None:
         contribution = offer.contribution
@@ -239,7 +255,7 @@ class RoundLoop:
         for peer in standing.roster:
             self._peers.add(peer)
         abstain = await asyncio.to_thread(self._votes.forgot, number)
-        if abstain:
+        if abstain and not self._votes.is_unsure:
             self.observe("votes.abstaining", {})
         rules = Rules(
             genesis=self._genesis,
