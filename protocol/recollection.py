@@ -10,6 +10,7 @@ What nobody remembers, for example because all others have been restarted since,
 from __future__ import annotations
 
 from collections.abc import Callable, Collection
+from dataclasses import dataclass
 from enum import Enum
 
 from .identity import PeerId
@@ -23,6 +24,13 @@ class Verdict(Enum):
     UNSURE = "unsure"
     NEW = "new"
     FORGOT = "forgot"
+
+
+@dataclass(frozen=True)
+class Recollected:
+    """For the round loop: it is known now."""
+
+    has_forgotten: bool
 
 
 class Recollection:

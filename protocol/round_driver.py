@@ -36,11 +36,11 @@ from .messages import (
 from .outcomes import Aborted, Committed, Outcome, RoundEvent
 from .peers import PeerInfo, PeerTable
 from .quorum import quorum_of
-from .recollection import Recollection, Verdict
+from .recollection import Recollected, Recollection, Verdict
 from .reduction import Reduction
 from .replica import Replica
 from .results import ResultStore
-from .round_loop import FAR_BEHIND_ROUNDS, Observer, Offer, Prove, Recollected, RoundLoop, Sync
+from .round_loop import FAR_BEHIND_ROUNDS, Observer, Offer, Prove, RoundLoop, Sync
 from .round_machine import Phase, Received, Tick, Woke
 from .spec import Genesis, TimingConfig
 from .transport import Directory, RemoteProtocolError, Transport
@@ -195,7 +195,7 @@ class RoundDriver:
 
     def attestations(self, round_number: int) -> dict[PeerId, bytes]:
         """Signed `Attest` envelopes of a recent round; a quorum of them certifies its snapshot."""
-        return self._loop.attestations.envelopes(round_number)
+        return self._loop.agreement.attestations.envelopes(round_number)
 
     def set_progress(self, **changes: Any) -> None:
         """Change fields of `Progress`, which heartbeats carry; a change of phase is told at once."""
@@ -342,8 +342,7 @@ class RoundDriver:
             case Memory():
                 self._on_memory(remote, body)
             case Attest():
-                self._loop.attestations.add(remote, body, raw, self._replica.head_round)
-                self._loop.check_agreement()
+                self._loop.agreement.add(remote, body, raw)
             case _:
                 self._loop.queue.put_message(Received(remote, body, raw))
 

@@ -13,8 +13,8 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeAlias, assert_never
 
 from . import round_machine as machine
+from .agreement import Agreement
 from .allowance import Allowances
-from .attestations import Attestations
 from .chunks import Contribution
 from .event_queue import EventQueue
 from .grace import NUM_ROUNDS, Pace
@@ -22,7 +22,6 @@ from .identity import PeerId
 from .lag import FAR_BEHIND_ROUNDS, Lag, Prove
 from .mail import Mail
 from .messages import (
-    Attest,
     Commit,
     CommitRequest,
     Heartbeat,
@@ -37,7 +36,7 @@ from .messages import (
 )
 from .outcomes import Aborted, Outcome, RoundEvent, committed
 from .peers import PeerTable
-from .receipts import statements_root
+from .recollection import Recollected
 from .reduction import Reduction
 from .replica import Replica
 from .round_machine import Action, Event, Phase, Received, RoundState, Rules
@@ -62,13 +61,6 @@ class Offer:
 
     contribution: Contribution
     outcome: asyncio.Future[Outcome]
-
-
-@dataclass(frozen=True)
-class Recollected:
-    """It is known now whether this founder has spoken in round 1 before."""
-
-    has_forgotten: bool
 
 
 class RoundLoop:
@@ -110,7 +102,7 @@ class RoundLoop:
         """The last attempt to write votes failed, which is said once."""
         self._background: set[asyncio.Task[None]] = set()
         self.pending: Offer | None = None
-        self.attestations = Attestations()
+        self.agreement = Agreement(genesis.run_id, replica, mail, peers, self.observe)
 
     @property
     def round(self) -> int:
@@ -215,7 +207,7 @@ class RoundLoop:
 
     async def _keep_up(self) -> None:
         """Get a snapshot when the results that lead up to the others are not kept any more, or our state is damaged."""
-        if self._sync is not None and self._lag.may_ask and (self._is_far_behind() or self._disagrees()):
+        if self._sync is not None and self._lag.may_ask and (self._is_far_behind() or self.agreement.is_broken):
             await self._resync(self._sync)
 
     def _is_far_behind(self) -> bool:
@@ -358,7 +350,7 @@ class RoundLoop:
         self._observer(RoundEvent("round.applied", number, {"outcome": outcome}))
         if contribution is not None and contribution.round <= number:
             self.settle(outcome)
-        self._attest(commit, state_hash)
+        self.agreement.attest(commit, state_hash)
         await self.begin()
         self._on_new_head()
 
@@ -381,31 +373,7 @@ class RoundLoop:
         finally:
             obtaining.cancel()
 
-    # --- agreement and journal ----------------------------------------------------------------------------------------
-
-    def _attest(self, commit: Commit, state_hash: str) -> None:
-        attest = Attest(
-            round=self._replica.head_round,
-            record=commit.record.content_id(),
-            state_hash=state_hash,
-            receipts=statements_root(self._genesis.run_id, commit),
-        )
-        raw = self._mail.post(self._peers.others(), attest)
-        self.attestations.add(self._mail.me, attest, raw, self._replica.head_round)
-        self.check_agreement()
-
-    def check_agreement(self) -> None:
-        """Say if most of the roster has another state than ours; the next tick does something about it."""
-        if self._disagrees():
-            self.observe("state.disagrees", {"ours": self._replica.state_hash, "theirs": self._majority()})
-
-    def _disagrees(self) -> bool:
-        return self._majority() not in (None, self._replica.state_hash)
-
-    def _majority(self) -> str | None:
-        """S4: the state hash that most of the roster has after our head."""
-        standing = self._replica.standing
-        return self.attestations.majority(standing.round, standing.record_id, standing.roster)
+    # --- journal ------------------------------------------------------------------------------------------------------
 
     def _mark(self, message: Message) -> None:
         """Journal points of messages, said when the message has left."""
