@@ -149,7 +149,7 @@ class Soup:
         heapq.heapify(self.pending)
         item.work()
 
-    def contribute(self, peer: PeerId, tokens: int = 1000) -> None:
+    def contribute(self, peer: PeerId, tokens: int = 1000, tokens_per_s: float = 0.0) -> None:
         """The node's inner steps are done."""
         state = self.nodes[peer].state
         if state is None or state.phase is not Phase.TRAINING or state.ready is not None:
@@ -161,6 +161,7 @@ class Soup:
             parent=rules.parent,
             parent_state=rules.parent_state,
             tokens=tokens,
+            tokens_per_s=tokens_per_s,
             commitment=commitment,
         )
         self.feed(self.nodes[peer], Contributed(ready))
