@@ -33,9 +33,11 @@ from .amendment_store import AmendmentStore
 from .chain import Chain
 from .donor import Donor
 from .errors import UserError
+from .failures import Failures
 from .injected_faults import nan_round
 from .known_peers import KnownPeers
 from .overview import Parts
+from .reasons import Reason, State
 from .receipts import ReceiptBook
 from .replica import Replica, archive_of, checkpoint_store
 from .reporter import Reporter
@@ -85,6 +87,9 @@ class Node:
         self._evaluation = asyncio.Event()
         """The last committed state is evaluated."""
         self._applied = asyncio.Event()
+        self._failures = Failures()
+        self._in_vain: asyncio.Future[None] = self._event_loop.create_future()
+        """Gets the error that ends a node whose contributions fail again and again."""
 
     @property
     def head_round(self) -> int:
@@ -175,6 +180,7 @@ class Node:
         self._spawn(self._rounds.run())
         self._spawn(self._look())
         self._spawn(self._open_when_met())
+        self._spawn(self._until_in_vain())
         for report in self._early_reports:
             self._on_report(report)
         await self._until_finished(driver)
@@ -334,6 +340,8 @@ class Node:
                 self._driver.set_progress(evaluated_round=report.round, validation_loss=report.validation_loss)
             case Withheld():
                 self._telemetry.alert("withheld", f"{report.reason}; nothing was sent, training goes on")
+                self._failures.withheld(report.reason)
+                self._give_up_if_in_vain()
             case Warned():
                 self._telemetry.warn(report.text)
             case _:
@@ -354,7 +362,11 @@ class Node:
         outcome = event.fields.get("outcome")
         if not isinstance(outcome, Committed):
             self._reporter.round_event(event)
+            if event.point == "exchange.excluded" and event.fields["rule"] == "self":
+                self._failures.refused(str(event.fields["why"]))
             return
+        self._failures.committed(counted=outcome.counted)
+        self._give_up_if_in_vain()
         self._evaluation.clear()
         if self._driver is not None:
             self._driver.set_progress(num_inner_steps=0, target_inner_steps=0, tokens=0)
@@ -379,6 +391,14 @@ class Node:
         if self._rounds is not None:
             self._rounds.on_rules()
         self._applied.set()
+
+    def _give_up_if_in_vain(self) -> None:
+        if self._failures.is_too_many and not self._in_vain.done():
+            self._telemetry.state(State.FAILED, Reason.REPEATED_FAILURES, **self._failures.values)
+            self._in_vain.set_exception(self._failures.error())
+
+    async def _until_in_vain(self) -> None:
+        await self._in_vain
 
     def _is_evaluator(self, commit: Commit | None) -> bool:
         """Members take turns in evaluating the new state: it is the same everywhere."""

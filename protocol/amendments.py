@@ -228,7 +228,7 @@ class RunRules:
         """Whether an amendment that would follow lacks nothing but signatures; those that it has must hold."""
         check_follows(self, amendment)
         signers = amendment.signers()
-        is_sound = {signature.operator for signature in amendment.signatures} == signers <= set(self.operators)
+        is_sound = frozenset(signature.operator for signature in amendment.signatures) == signers <= set(self.operators)
         return is_sound and len(signers) < self.threshold
 
     def check_new(self, amendment: Amendment, round_number: int, roster: tuple[PeerId, ...]) -> None:

@@ -62,7 +62,11 @@ class Sealer:
     ) -> None:
         self._identity, self._run_id, self._wall_clock = identity, run_id, wall_clock
         self.lineage = lineage
-        self._sequence = first_sequence
+        self._first = self._sequence = first_sequence
+
+    def has_used(self, sequence: int) -> bool:
+        """Whether this process has sealed a message with that number."""
+        return self._first < sequence <= self._sequence
 
     def seal(self, body: Message) -> bytes:
         """Wire form of ``body``."""

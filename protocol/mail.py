@@ -59,6 +59,10 @@ class Mail:
         """Signed wire form."""
         return self._sealer.seal(message)
 
+    def has_used(self, sequence: int) -> bool:
+        """Whether this process, and none before it, has sealed a message with that number."""
+        return self._sealer.has_used(sequence)
+
     def post(self, to: Iterable[PeerId], message: Message) -> bytes:
         """Sign and send; never waits. Returns what was signed."""
         raw, peers = self.seal(message), tuple(to)

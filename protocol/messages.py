@@ -365,6 +365,22 @@ OF_ANY_LINEAGE = (AmendmentsRequest, Amendments)
 """What peers of two lineages may say to each other: how one of them learns of the other."""
 
 
+class MemoryRequest(Message):
+    """A founder with an empty disk asks what the receiver has heard of it in round 1; answered by `Memory`."""
+
+    kind: Literal["memory_request"] = "memory_request"
+    round: Round
+
+
+class Memory(Message):
+    """The first heartbeat that the sender has heard from the receiver, as the receiver has signed it."""
+
+    kind: Literal["memory"] = "memory"
+    round: Round
+    envelope: Annotated[str, Field(max_length=32_768, pattern=r"^([0-9a-f]{2})*$")] | None
+    """Hexadecimal; None if it has heard none."""
+
+
 def round_of(body: Message) -> int:
     """The round that a message belongs to; for a heartbeat the last one that its sender has applied."""
     match body:
@@ -383,6 +399,8 @@ def round_of(body: Message) -> int:
             | Nack()
             | Attest()
             | CommitRequest()
+            | MemoryRequest()
+            | Memory()
         ):
             return body.round
         case _:
@@ -404,7 +422,9 @@ AnyMessage = Annotated[
     | Attest
     | CommitRequest
     | AmendmentsRequest
-    | Amendments,
+    | Amendments
+    | MemoryRequest
+    | Memory,
     Field(discriminator="kind"),
 ]
 _ANY: TypeAdapter[Any] = TypeAdapter(AnyMessage)

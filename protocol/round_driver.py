@@ -34,10 +34,14 @@ from .messages import (
     CommitRequest,
     Heartbeat,
     InvalidMessage,
+    Memory,
+    MemoryRequest,
     Provisional,
 )
 from .outcomes import Aborted, Committed, Outcome, RoundEvent
 from .peers import PeerInfo, PeerTable
+from .quorum import quorum_of
+from .recollection import Recollected, Recollection, Verdict
 from .recovery import Recovery
 from .reduction import Reduction
 from .replica import Replica
@@ -145,6 +149,9 @@ class RoundDriver:
             gate.admits,
         )
         self._progress = Progress()
+        self._first_words: dict[PeerId, bytes] = {}
+        """The first heartbeat that was heard from each founder in round 1, as it was signed."""
+        self._recollection: Recollection | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Gets the exception that ended the driver, if one does; the node should wait for it."""
@@ -214,7 +221,7 @@ class RoundDriver:
 
     def attestations(self, round_number: int) -> dict[PeerId, bytes]:
         """Signed `Attest` envelopes of a recent round; a quorum of them certifies its snapshot."""
-        return self._loop.attestations.envelopes(round_number)
+        return self._loop.agreement.attestations.envelopes(round_number)
 
     def set_progress(self, **changes: Any) -> None:
         """Change fields of `Progress`, which heartbeats carry; a change of phase is told at once."""
@@ -254,6 +261,7 @@ class RoundDriver:
         Raises `VoteFileDamaged` if what was said in this round cannot be read back.
         """
         self._votes.open(self.round, is_member=self._mail.me in self.roster)
+        self._recollection = self._begin_recollection()
         await self._loop.begin()
         self._transport.on_message(self._on_message)
         for work in (self._loop.run(), self._tick(), self._heartbeats.beat(), self._heartbeats.discover()):
@@ -304,6 +312,45 @@ class RoundDriver:
                 self._loop.observe("node.woke", {"slept_s": slept_s})
                 self._loop.queue.put(Woke())
             self._loop.queue.put(Tick())
+            self._recollect()
+
+    # --- an empty disk in round 1 -------------------------------------------------------------------------------------
+
+    def _begin_recollection(self) -> Recollection | None:
+        if not self._votes.is_unsure:
+            return None
+        genesis = self._loop.genesis
+        return Recollection(
+            self._mail.me,
+            genesis.run_id,
+            self._book.rules.lineage,
+            quorum_of(genesis, self.roster, self.round),
+            self._mail.has_used,
+            began_s=self._clock(),
+            patience_s=genesis.timing.heartbeat_timeout_s,
+        )
+
+    def _recollect(self) -> None:
+        """Ask who has not answered yet; once it is clear, the round loop votes, or abstains."""
+        if self._recollection is None:
+            return
+        now_s, timeout_s = self._clock(), self._loop.genesis.timing.heartbeat_timeout_s
+        alive = {peer for peer, info in self.peers.items() if info.is_alive(now_s, timeout_s)}
+        verdict = self._recollection.verdict(alive, now_s)
+        if self.round > 1 or verdict is not Verdict.UNSURE:
+            self._recollection = None
+            self._loop.queue.put(Recollected(has_forgotten=verdict is Verdict.FORGOT))
+        elif unasked := self._recollection.unasked(alive):
+            self._mail.post(unasked, MemoryRequest(round=self.round))
+
+    def _on_memory(self, remote: PeerId, memory: Memory) -> None:
+        if self._recollection is not None and remote in self.roster:
+            self._recollection.note(remote, None if memory.envelope is None else bytes.fromhex(memory.envelope))
+            self._recollect()
+
+    def _tell_memory(self, remote: PeerId, round_number: int) -> None:
+        first = self._first_words.get(remote)
+        self._mail.post((remote,), Memory(round=round_number, envelope=None if first is None else first.hex()))
 
     # --- messages -----------------------------------------------------------------------------------------------------
 
@@ -328,6 +375,8 @@ class RoundDriver:
         self._peers.heard(remote, heartbeat, self._clock(), self._wall_clock())
         if heartbeat is not None:
             self._loop.amending.hear(remote, heartbeat)
+            if self.round == 1 and remote in self.roster:
+                self._first_words.setdefault(remote, raw)
         match body:
             case AmendmentsRequest():
                 self._loop.amending.answer(remote, body)
@@ -335,9 +384,12 @@ class RoundDriver:
                 self._learn(remote, body)
             case CommitRequest():
                 self._loop.send_commit(remote, body.round)
+            case MemoryRequest():
+                self._tell_memory(remote, body.round)
+            case Memory():
+                self._on_memory(remote, body)
             case Attest():
-                self._loop.attestations.add(remote, body, raw, self._replica.head_round, self.roster)
-                self._loop.check_agreement()
+                self._loop.agreement.add(remote, body, raw)
             case _:
                 self._loop.queue.put_message(Received(remote, body, raw))
 

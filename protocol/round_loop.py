@@ -9,14 +9,14 @@ from __future__ import annotations
 import asyncio
 from collections import deque
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias, assert_never
 
 from . import round_machine as machine
+from .agreement import Agreement
 from .allowance import Allowances
 from .amending import Amending, Learned
 from .amendments import Amendment
-from .attestations import Attestations
 from .chunks import Contribution
 from .early import EarlyMessages
 from .event_queue import EventQueue
@@ -25,7 +25,6 @@ from .identity import PeerId
 from .lag import FAR_BEHIND_ROUNDS, Lag, Prove
 from .mail import Mail
 from .messages import (
-    Attest,
     Commit,
     CommitRequest,
     Heartbeat,
@@ -40,7 +39,7 @@ from .messages import (
 )
 from .outcomes import Aborted, Outcome, RoundEvent, committed
 from .peers import PeerTable
-from .receipts import statements_root
+from .recollection import Recollected
 from .recovery import Recovery, Sight
 from .reduction import Reduction
 from .replica import Replica
@@ -99,7 +98,7 @@ class RoundLoop:
         self._lease_samples, self._num_chunks = lease_samples, num_chunks
         self._mail, self._peers, self._observer, self._sync, self._clock = mail, peers, observer, sync, clock
         self._on_new_head, self._on_rules, self._on_rules_differ = on_new_head, on_rules, on_rules_differ
-        self.queue: EventQueue[Event | Offer | Learned] = EventQueue(clock)
+        self.queue: EventQueue[Event | Offer | Learned | Recollected] = EventQueue(clock)
         self._early = EarlyMessages()
         self._state: RoundState | None = None
         self._paces: deque[Pace] = deque(maxlen=NUM_ROUNDS)
@@ -114,7 +113,7 @@ class RoundLoop:
         self.pending: Offer | None = None
         self.amending = Amending(book, mail, self.observe, interval_s, clock)
         self._recovery = recovery
-        self.attestations = Attestations()
+        self.agreement = Agreement(genesis.run_id, replica, mail, peers, self.observe)
 
     @property
     def round(self) -> int:
@@ -164,12 +163,14 @@ class RoundLoop:
             while self._mail.own:
                 await self._take(self._mail.own.popleft(), self._clock())
 
-    async def _take(self, event: Event | Offer | Learned, at_s: float) -> None:
+    async def _take(self, event: Event | Offer | Learned | Recollected, at_s: float) -> None:
         match event:
             case Offer():
                 await self._offer(event, at_s)
             case Learned():
                 await self._learn(await self._with_our_signature(event))
+            case Recollected():
+                await self._recollect(event)
             case Received() if not isinstance(event.body, Heartbeat):
                 await self._route(event, at_s)
             case machine.Tick():
@@ -179,6 +180,13 @@ class RoundLoop:
                 await self._recover()
             case _:
                 await self._advance(event, at_s)
+
+    async def _recollect(self, event: Recollected) -> None:
+        await asyncio.to_thread(self._votes.recollect, has_forgotten=event.has_forgotten)
+        if event.has_forgotten and self.round == 1:
+            self.observe("votes.abstaining", {})
+        elif self._state is not None and self.round == 1:
+            self._state = replace(self._state, rules=replace(self._state.rules, abstain=False))
 
     async def _offer(self, offer: Offer, at_s: float) -> None:
         contribution = offer.contribution
@@ -225,7 +233,7 @@ class RoundLoop:
         """Get a snapshot when the results that lead up to the others are not kept any more, or our state is damaged."""
         if self._state is None:
             return
-        if self._sync is not None and self._lag.may_ask and (self._is_far_behind() or self._disagrees()):
+        if self._sync is not None and self._lag.may_ask and (self._is_far_behind() or self.agreement.is_broken):
             await self._resync(self._sync)
 
     def _is_far_behind(self) -> bool:
@@ -332,7 +340,7 @@ class RoundLoop:
         self._early = EarlyMessages()
         self.queue.drop_messages()
         self._peers.forget_heartbeats()
-        self.attestations = Attestations()
+        self.agreement.forget()
         self._mail.begin_lineage(lineage)
         self._votes.begin_lineage(lineage)
         await self._replica.begin_lineage()
@@ -367,7 +375,7 @@ class RoundLoop:
         for peer in standing.roster:
             self._peers.add(peer)
         abstain = await asyncio.to_thread(self._votes.forgot, number)
-        if abstain:
+        if abstain and not self._votes.is_unsure:
             self.observe("votes.abstaining", {})
         rules = Rules(
             genesis=self._genesis,
@@ -475,7 +483,7 @@ class RoundLoop:
         self._observer(RoundEvent("round.applied", number, {"outcome": outcome}))
         if contribution is not None and contribution.round <= number:
             self.settle(outcome)
-        self._attest(commit, state_hash)
+        self.agreement.attest(commit, state_hash)
         await self.begin()
         self._on_new_head()
 
@@ -498,31 +506,7 @@ class RoundLoop:
         finally:
             obtaining.cancel()
 
-    # --- agreement and journal ----------------------------------------------------------------------------------------
-
-    def _attest(self, commit: Commit, state_hash: str) -> None:
-        attest = Attest(
-            round=self._replica.head_round,
-            record=commit.record.content_id(),
-            state_hash=state_hash,
-            receipts=statements_root(self._genesis.run_id, commit),
-        )
-        raw = self._mail.post(self._peers.others(), attest)
-        self.attestations.add(self._mail.me, attest, raw, self._replica.head_round)
-        self.check_agreement()
-
-    def check_agreement(self) -> None:
-        """Say if most of the roster has another state than ours; the next tick does something about it."""
-        if self._disagrees():
-            self.observe("state.disagrees", {"ours": self._replica.state_hash, "theirs": self._majority()})
-
-    def _disagrees(self) -> bool:
-        return self._majority() not in (None, self._replica.state_hash)
-
-    def _majority(self) -> str | None:
-        """S4: the state hash that most of the roster has after our head."""
-        standing = self._replica.standing
-        return self.attestations.majority(standing.round, standing.record_id, standing.roster)
+    # --- journal ------------------------------------------------------------------------------------------------------
 
     def _mark(self, message: Message) -> None:
         """Journal points of messages, said when the message has left."""

@@ -8,7 +8,8 @@ can break the whole run, so whoever may have forgotten one abstains (`VoteStore.
 - in a round before the newest one of which there is a file, if its own is missing: this member has moved past the round
   (its state is older than its votes now), so the round is decided and can only be learnt;
 - with a folder without any file, as a newcomer's or after a lost disk, in the one round in which a member of the roster
-  may have spoken before.
+  may have spoken before. In round 1, where every founder's folder is empty, until the others have been asked
+  (`recollection`).
 """
 
 from __future__ import annotations
@@ -64,6 +65,8 @@ class VoteStore:
         self.begin_lineage(lineage)
         folder.mkdir(parents=True, exist_ok=True)
         self._is_damaged = False
+        self.is_unsure = False
+        """Whether a founder in round 1 may have spoken in an earlier life: it abstains until `recollect`."""
         self._abstained_round = self._read_abstained()
 
     def begin_lineage(self, lineage: int) -> None:
@@ -85,11 +88,23 @@ class VoteStore:
             return
         forgotten = abstained_at_open(next_round, is_member=is_member)
         self._abstained_round = self._abstained_round if forgotten is None else forgotten
-        self._write(self._folder / _OPENED, {"abstained_round": self._abstained_round})
+        self.is_unsure = is_member and next_round == 1
+        self._write_opened()
+
+    def recollect(self, *, has_forgotten: bool) -> None:
+        """The others have answered: abstain in round 1, or vote. Durable, like everything here."""
+        self.is_unsure = False
+        if has_forgotten:
+            self._abstained_round = 1
+        self._write_opened()
+
+    def _write_opened(self) -> None:
+        content = {"abstained_round": self._abstained_round, "is_unsure": self.is_unsure}
+        self._write(self._folder / _OPENED, content)
 
     def forgot(self, round_number: int) -> bool:
         """Whether this node must not vote in the round."""
-        if is_forgotten(round_number, self._rounds(), self._abstained_round):
+        if is_forgotten(round_number, self._rounds(), self._abstained_round) or (self.is_unsure and round_number == 1):
             return True
         try:
             self.load(round_number)
@@ -136,7 +151,8 @@ class VoteStore:
     def _read_abstained(self) -> int | None:
         path = self._folder / _OPENED
         try:
-            number = _read(path).get("abstained_round") if path.exists() else None
+            content = _read(path) if path.exists() else {}
+            number, self.is_unsure = content.get("abstained_round"), content.get("is_unsure") is True
         except (VoteFileDamaged, AttributeError):
             self._is_damaged = True  # `open` then abstains, as with a lost folder
             return None

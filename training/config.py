@@ -151,5 +151,5 @@ class TrainerSpec(_Frozen):
     """Threads of one inner step on a CPU; with 1 a run is reproducible bit for bit."""
     device: str = "auto"
     """``auto`` (a GPU if there is one), ``cpu`` or a torch device name."""
-    nan_round: int = Field(default=0, ge=0)
-    """Fault injection: the first contribution to this round gets a NaN; 0: never."""
+    nan_round: int = Field(default=0, ge=-1)
+    """Fault injection: the first contribution to this round gets a NaN; 0: never; -1: every contribution."""

@@ -6,6 +6,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from atoll.protocol.budget import target_steps
 from atoll.protocol.grace import Pace, can_make_it, justified_s, remaining_s
 from atoll.protocol.messages import Heartbeat
 from atoll.protocol.round_machine import grace_s
@@ -98,6 +99,50 @@ def has_committed(soup: Soup, number: int) -> bool:
 def members_of(soup: Soup, number: int) -> set[str]:
     commit = next(iter(soup.nodes.values())).disk.commits[number - 1]
     return {member.peer for member in commit.record.plan.members}
+
+
+class Training:
+    """A node of the soup that trains at a speed of its own, by the steps that its budget allows, for ever."""
+
+    def __init__(self, soup: Soup, peer: str, speed: float) -> None:
+        self.soup, self.peer, self.speed = soup, peer, speed
+        self.node, self.round = soup.nodes[peer], 0
+        self.began_s, self.steps = 0.0, 0
+        self.look()
+
+    def look(self) -> None:
+        """Every tenth of a second."""
+        now = self.soup.now
+        if self.node.round != self.round:
+            self.round, self.began_s, self.steps = self.node.round, now, self.budget()
+        done = min(self.steps, int((now - self.began_s) * self.speed))
+        fields = {"num_inner_steps": done, "target_inner_steps": self.steps}
+        self.node.progress = {**fields, "tokens": done, "tokens_per_s": self.speed}
+        if done == self.steps:
+            self.soup.contribute(self.peer, tokens=done, tokens_per_s=self.speed)
+        self.soup.later(self.look, 0.1)
+
+    def budget(self) -> int:
+        members = self.node.disk.commits[-1].record.plan.members if self.node.disk.commits else ()
+        speeds = dict.fromkeys(self.soup.nodes, 0.0) | {member.peer: member.tokens_per_s for member in members}
+        speeds[self.peer] = speeds[self.peer] or (self.speed if members else 0.0)
+        return target_steps(speeds, self.peer, num_steps=100, max_steps=400)
+
+
+def test_speeds_of_one_two_four_and_six_reach_nine_tenths_of_their_sum():
+    """By themselves: in the first round nothing is known, and the slow ones are left behind."""
+    soup = Soup(soup_genesis(4))
+    speeds = dict(zip(soup.nodes, (1.0, 2.0, 4.0, 6.0), strict=True))
+    for peer, speed in speeds.items():
+        Training(soup, peer, speed)
+    assert soup.run(400, until=lambda: has_committed(soup, 2))
+    began_s = soup.now
+    assert soup.run(400, until=lambda: has_committed(soup, 8))
+    commits = soup.nodes[next(iter(speeds))].disk.commits
+    assert all(len(commit.record.plan.members) == 4 for commit in commits[2:8])
+    num_tokens = sum(member.tokens for commit in commits[2:8] for member in commit.record.plan.members)
+    assert num_tokens / (soup.now - began_s) >= 0.90 * sum(speeds.values())
+    assert len(commits[0].record.plan.members) < 4
 
 
 def test_str_01_a_peer_five_times_slower_is_not_waited_for_and_four_fast_ones_close_at_once():
