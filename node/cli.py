@@ -26,6 +26,7 @@ COMMANDS = {
     "dashboard": "Print the link of the running node's dashboard.",
     "identity": "This node's key.",
     "run": "Make, check and sign run specs.",
+    "simulate": "Play a run spec over simulated peers and links.",
     "version": "Print the versions in use.",
 }
 """Name -> help. The module of a command has its name and holds a typer app named ``app``."""
