@@ -25,9 +25,9 @@ def simulate(capsys: pytest.CaptureFixture[str], monkeypatch: pytest.MonkeyPatch
 
 
 def test_it_prints_what_an_operator_asks_of_a_run(simulate):
-    code, out, _ = simulate(SPEC, "--peers", "6", "--trace", "mass-failure", "--rounds", "3")
+    code, out, _ = simulate(SPEC, "--peers", "12", "--trace", "mass-failure", "--rounds", "3")
     assert code == 0
-    assert out.startswith("bible over mass-failure: 6 peers, seed 0\n")
+    assert out.startswith("bible over mass-failure: 12 peers, seed 0\n")
     for word in ("commit rate", "utilisation", "round time", "sent", "left out", "down"):
         assert word in out
 

@@ -32,9 +32,11 @@ def test_the_published_ring_takes_the_published_time_on_the_calibrated_links(nam
     [
         ("groups = [", "not a trace"),
         ('description = "x"\n', "groups is missing"),
-        (f"{MINIMAL}speed = [1.0]\n", "did you mean speeds"),
+        (f"{MINIMAL}speed = [1.0]\n", "unknown key groups.0.speed"),
         (f'{MINIMAL}behaviour = "rude"\n', "behaviour 'rude' is not one of"),
         (f"{MINIMAL}speeds = [0.0]\n", "speeds.0 = 0.0"),
+        (f"{MINIMAL}speeds = []\n", "speeds: there must be at least one"),
+        ('description = "x"\ngroups = []\n', "groups: there must be at least one"),
         (f'{MINIMAL}[[paths]]\nbetween = ["a", "b"]\nlatency_s = 0.1\n', "there is no group 'b'"),
         (f'{MINIMAL}[[groups]]\nname = "a"\n', "a name twice"),
         (f'{MINIMAL}[[events]]\nwhat = "explode"\nround = 1\n', "what = 'explode'"),
