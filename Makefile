@@ -5,13 +5,14 @@
 #   make test            lint and the whole test suite
 #   make lint            ruff, pyright, import-linter
 #   make format          let ruff rewrite the sources
+#   make hunt            random fault schedules against the protocol's properties (BUDGET=10000, or MINUTES=60)
 #   make bench           every script in benchmarks/, one JSON line per figure
 #   make test-container  build the image and run it (needs buildah; see docker/)
 #   make clean           remove .venv and what building left
 #
 # Variables: TORCH=cpu takes PyTorch's CPU build (a tenth of the download) and TORCH=cuda the default one; without it,
 # machines that have no NVIDIA GPU get the CPU build where they can. PYTHON=python3.12 another interpreter, NODES=4 the
-# size of the demo, TEST_WORKERS=2 and TESTS=tests/unit for `test`.
+# size of the demo, TEST_WORKERS=2 and TESTS=tests/unit for `test`; BUDGET, MINUTES, SEED and MAX_PEERS for `hunt`.
 
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
@@ -23,6 +24,10 @@ VENV := .venv
 PYTHON ?= $(shell .ci/find-python)
 NODES ?= 3
 TESTS ?= tests
+BUDGET ?= $(if $(MINUTES),0,10000)
+MINUTES ?=
+SEED ?= 0
+MAX_PEERS ?= 32
 TEST_WORKERS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$((n < 2 ? 2 : n > 4 ? 4 : n)))
 
 TORCH ?=
@@ -33,7 +38,7 @@ PIP_INSTALL = $(VENV)/bin/python -m pip install --disable-pip-version-check \
 # Whatever changes here makes the next make install again (and rebuild the C), so that no test meets a stale binary.
 BUILD_INPUTS := pyproject.toml constraints.txt $(wildcard setup.py) $(wildcard kernels/*.c kernels/*.h kernels/*/*.c kernels/*/*.h)
 
-.PHONY: help setup demo test lint format bench test-container clean
+.PHONY: help setup demo test lint format hunt bench test-container clean
 help:
 	@sed -n 's/^#   //p' Makefile
 
@@ -79,6 +84,10 @@ lint: setup
 format: setup
 	$(VENV)/bin/ruff check --fix .
 	$(VENV)/bin/ruff format .
+
+hunt: setup
+	@$(VENV)/bin/python -P -m atoll.protocol.simulator.hunt --budget $(BUDGET) --minutes $(or $(MINUTES),0) \
+		--first-seed $(SEED) --max-peers $(MAX_PEERS) --processes $(TEST_WORKERS)
 
 bench: setup
 	@for script in benchmarks/[a-z]*.py; do OMP_NUM_THREADS=1 $(VENV)/bin/python "$$script"; done
