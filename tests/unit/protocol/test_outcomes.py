@@ -1,4 +1,4 @@
-"""What a commit means for a member: whatever of its own is in the means counts, and nothing of that is carried as well."""
+"""What a commit means for a member: whatever of its own is in the means counts, and is not carried as well."""
 
 from __future__ import annotations
 
