@@ -47,6 +47,14 @@ class CrashAt(Timed):
     """It comes back with an empty folder, as by `LoseDisk`."""
 
 
+class DeafAt(Timed):
+    """From ``at_s`` on, whoever is ``number``-th to reach ``moment`` hears nothing any more; it goes on speaking."""
+
+    kind: Literal["deaf_at"] = "deaf_at"
+    moment: Moment
+    number: Annotated[int, Field(ge=0, lt=64)] = 0
+
+
 class Sleep(Timed):
     """The process is stopped and goes on later, unaware; what was sent to it meanwhile arrives then."""
 
@@ -135,6 +143,7 @@ class DialOutOnly(Timed):
 Fault: TypeAlias = Annotated[
     Crash
     | CrashAt
+    | DeafAt
     | Sleep
     | Partition
     | CutOneWay
@@ -191,7 +200,7 @@ def named_peers(fault: Fault) -> frozenset[int]:
             return frozenset(peer for group in fault.groups for peer in group)
         case CutOneWay():
             return frozenset((*fault.senders, *fault.receivers))
-        case CrashAt() | BadNetwork():
+        case CrashAt() | DeafAt() | BadNetwork():
             return frozenset()
         case _:
             return frozenset((fault.peer,))

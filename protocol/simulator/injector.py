@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Callable, Iterable
 from dataclasses import replace
 from functools import partial
@@ -16,6 +17,7 @@ from .faults import (
     Crash,
     CrashAt,
     CutOneWay,
+    DeafAt,
     DialOutOnly,
     Fault,
     Join,
@@ -98,6 +100,8 @@ class Injector:
                 return self._rain(fault)
             case CrashAt():
                 return self._lie_in_wait(fault)
+            case DeafAt():
+                return self._deafen(fault)
             case Join():
                 return None if people[fault.peer] in swarm.nodes else swarm.enter(people[fault.peer])
             case _:
@@ -161,14 +165,9 @@ class Injector:
             self._swarm.crash(node.peer)
 
     def _lie_in_wait(self, fault: CrashAt) -> Heal:
-        swarm, counted, victims = self._swarm, [0], list[PeerId]()
+        swarm, victims = self._swarm, list[PeerId]()
 
         def strike(node: Node, action: Action) -> None:
-            if victims or not is_moment(action, fault.moment):
-                return
-            counted[0] += 1
-            if counted[0] <= fault.number:
-                return
             victims.append(node.peer)
             if fault.after:
                 swarm.perform(node, action)
@@ -176,12 +175,38 @@ class Injector:
             if fault.loses_disk and node.round > 1:
                 swarm.lost_disks.add(node.peer)
 
-        def end() -> None:
-            swarm.ears.action.remove(strike)
+        def heal() -> None:
             for peer in victims:
                 self._revive(peer)
 
-        swarm.ears.action.append(strike)
+        return self._at_moment(fault, strike, heal)
+
+    def _deafen(self, fault: DeafAt) -> Heal:
+        heals: list[Heal] = []
+
+        def strike(node: Node, _action: Action) -> None:
+            others = (peer for peer in self._swarm.people if peer != node.peer)
+            heals.append(self._cut(frozenset((peer, node.peer) for peer in others)))
+
+        def heal() -> None:
+            for end in heals:
+                end()
+
+        return self._at_moment(fault, strike, heal)
+
+    def _at_moment(self, fault: CrashAt | DeafAt, strike: Callable[[Node, Action], None], heal: Heal) -> Heal:
+        """Do ``strike`` to the ``number``-th node that reaches the fault's moment, once; returns what ends all that."""
+        ears, passed = self._swarm.ears.action, itertools.count()
+
+        def listen(node: Node, action: Action) -> None:
+            if is_moment(action, fault.moment) and next(passed) == fault.number:
+                strike(node, action)
+
+        def end() -> None:
+            ears.remove(listen)
+            heal()
+
+        ears.append(listen)
         return end
 
     # --- network ------------------------------------------------------------------------------------------------------

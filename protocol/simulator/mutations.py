@@ -215,9 +215,9 @@ MUTATIONS: Mapping[str, Mutation] = {
     "lost_disk_not_noticed": Mutation(
         "S1", votes, "abstained_at_open", _always(None), ("lose_disk_at", "bad_network", "cut_one_way")
     ),
-    "ballot_reused_after_a_restart": Mutation("S1", machine, "begin", _without_led, _CRASHES),
+    "ballot_reused_after_a_restart": Mutation("S1", machine, "begin", _without_led, ("crash_at",)),
     "stale_plan_accepted": Mutation("S1", member, "on_plan", _ignoring_promises, _DELAYS),
-    "stale_proposal_voted_for": Mutation("S1", acceptor, "on_proposal", _ignoring_promises, _DELAYS),
+    "stale_proposal_voted_for": Mutation("S1", acceptor, "on_proposal", _ignoring_promises, ("deaf_at",)),
     "promise_taken_back": Mutation("S1", acceptor, "on_prepare", _forgetting_promises, _DELAYS),
     "accepted_value_not_proposed_again": Mutation("S1", leading, "_end_preparing", _planning_afresh, _CRASHES),
     "next_roster_not_from_the_commit": Mutation("S1", Standing, "after", _former_roster),

@@ -13,6 +13,7 @@ from .faults import (
     Crash,
     CrashAt,
     CutOneWay,
+    DeafAt,
     DialOutOnly,
     Fault,
     FaultSchedule,
@@ -107,6 +108,12 @@ def _cut_one_way(draw: random.Random, num_peers: int, at_s: float, for_s: float)
     return CutOneWay(at_s=at_s, for_s=for_s, senders=senders, receivers=receivers)
 
 
+def _deaf_at(draw: random.Random, _num_peers: int, at_s: float, _for_s: float) -> Fault:
+    """For longer than an attempt, so that others take over from it while it repeats itself."""
+    moment, for_s = draw.choice(("proposing", "proposing", "planning", "voting")), _rounded(draw.uniform(12.0, 30.0))
+    return DeafAt(at_s=at_s, for_s=for_s, moment=moment, number=draw.choice((0, 1, 2)))
+
+
 def _bad_network(draw: random.Random, _num_peers: int, at_s: float, for_s: float) -> Fault:
     loss, duplication = draw.choice((0.0, 0.05, 0.3)), draw.choice((0.0, 0.2))
     return BadNetwork(
@@ -155,6 +162,7 @@ _DRAWS: dict[str, tuple[Draw, float]] = {
     "sleep": (_sleep, 1),
     "partition": (_partition, 3),
     "cut_one_way": (_cut_one_way, 2),
+    "deaf_at": (_deaf_at, 0.7),
     "bad_network": (_bad_network, 2),
     "slow_peer": (_slow_peer, 1),
     "lose_disk": (_lose_disk, 0.5),
