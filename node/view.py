@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
 from ..protocol.identity import PeerId
@@ -10,7 +10,7 @@ from ..protocol.messages import Commit, Heartbeat
 from ..protocol.peers import PeerInfo as KnownPeer
 from ..protocol.round_machine import Phase
 from .figures import short_id
-from .snapshot import AgreementInfo, PeerInfo, PeerState, clip_name
+from .snapshot import AgreementInfo, PeerInfo, PeerState, Reach, clip_name
 from .status import utc
 
 _OF_HEARTBEAT: dict[str, PeerState] = {
@@ -87,8 +87,9 @@ def peer_infos(
     num_rounds: Mapping[PeerId, int],
     clocks: Clocks,
     timeout_s: float,
+    path: Callable[[PeerId], Reach | None],
 ) -> tuple[PeerInfo, ...]:
-    """This node first, then the roster, then the others."""
+    """This node first, then the roster, then the others. ``path``: how this node reaches each."""
     share_of, leader = shares(commit), commit.record.plan.leader if commit else None
     own = PeerInfo(
         peer_id=me.peer,
@@ -107,14 +108,20 @@ def peer_infos(
     members = set(roster)
     order = sorted(peers, key=lambda peer: (peer not in members, peer))
     others = (
-        _other(peers[peer], leader == peer, share_of.get(peer), num_rounds.get(peer, 0), clocks, timeout_s)
+        _other(peers[peer], leader == peer, share_of.get(peer), num_rounds.get(peer, 0), clocks, timeout_s, path(peer))
         for peer in order
     )
     return (own, *others)
 
 
 def _other(
-    known: KnownPeer, is_leader: bool, share: float | None, num_rounds: int, clocks: Clocks, timeout_s: float
+    known: KnownPeer,
+    is_leader: bool,
+    share: float | None,
+    num_rounds: int,
+    clocks: Clocks,
+    timeout_s: float,
+    reach: Reach | None,
 ) -> PeerInfo:
     heartbeat = known.heartbeat or Heartbeat(round=0, state_hash="0" * 64, phase="starting")
     is_alive = known.is_alive(clocks.monotonic_s, timeout_s)
@@ -129,7 +136,7 @@ def _other(
         tokens=heartbeat.tokens if known.heartbeat else None,
         share=share,
         tokens_per_s=heartbeat.tokens_per_s if known.heartbeat else None,
-        reach="direct" if is_alive else None,
+        reach=reach if is_alive else None,
         last_seen_at=None if known.heard_s is None else utc(clocks.date_s(known.heard_s)),
         state_hash=heartbeat.state_hash if known.heartbeat else None,
     )
