@@ -294,7 +294,7 @@ REASONS: Mapping[Reason, ReasonText] = {
         exit_code=EXIT_DEGRADED,
     ),
     Reason.NOT_REACHABLE: ReasonText(
-        "Other peers cannot reach this node ({measured}), so it averages no part for them.",
+        "Not reachable: {measured}.",
         fix="{remedy}",
         severity="warning",
     ),

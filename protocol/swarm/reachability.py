@@ -169,7 +169,12 @@ class Position:
 
     @property
     def reachable(self) -> bool:
-        """As far as it is known: a home is not and others are, until peers have measured it."""
+        """As far as it is known: a home is not and others are, until peers have measured it.
+
+        Who says of itself that it is behind a router is taken at its word, and gets nothing that others depend on.
+        """
+        if self.is_home and self._is_fixed:
+            return False
         return not self.is_home if self.verdict.reachable is None else self.verdict.reachable
 
     def hear(self, verdict: Verdict) -> bool:

@@ -105,7 +105,8 @@ class Swarm:
         if num_asked:
             who = "1 peer knows" if num_asked == 1 else f"{num_asked} peers know"
             self._emit(SwarmEvent("identity", f"identity free, OK: {who} of no other node with it"))
-        self._silent = {result.peer for result in results if not result.answered}
+        # One address of a peer may be dead while another answers.
+        self._silent = {r.peer for r in results} - {r.peer for r in results if r.answered}
         # Our own address answers only if a node with our key runs there; dead is what it should be.
         by_address = {result.address: result for result in results if result.peer != self.peer_id}
         self._seed_results = tuple(by_address[seed] for seed in self.settings.seeds if seed in by_address)
@@ -241,7 +242,7 @@ class Swarm:
         return any(map(addresses.is_relayed, self._addresses))
 
     def health(self) -> Health:
-        """State at this moment; costs nothing."""
+        """State at this moment."""
         daemon, verdict, paths = self._daemon, self._position.verdict, self._transport.paths
         connected = self._connected if daemon is not None else {}
         return Health(

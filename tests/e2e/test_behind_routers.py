@@ -12,7 +12,7 @@ from typing import Any
 import pytest
 
 from ..integration.nat_lab import Internet, why_no_translation
-from .lab import ATOLL, Node, _end_all, _write_spec, hashes_by_round, journalled_commits
+from .lab import ATOLL, Node, _end_all, _write_spec, eventually, hashes_by_round, journalled_commits, swarm
 
 pytestmark = pytest.mark.e2e
 NUM_ROUNDS = 6
@@ -87,3 +87,14 @@ def test_net_01_two_homes_behind_routers_train_with_two_public_nodes(tmp_path: P
         reach = {peer["peer_id"]: peer["reach"] for peer in snapshot["peers"] if not peer["is_self"]}
         assert [reach[node.peer_id] for node in nodes[:2]] == ["direct", "direct"]
         assert [reach[other.peer_id] for other in homes if other is not home] == ["relayed"]
+
+
+def test_chn_10_three_nodes_that_nobody_can_dial_say_so_soon_and_go_on_training(tmp_path: Path) -> None:
+    reason = "no reachable reducer: none of 3 live members accepts connections; nothing is lost"
+    with swarm(tmp_path, 3, num_rounds=2, settings=("inner.num_steps=5",)) as nodes:
+        for node in nodes:
+            node.start("--behind-router")
+        for node in nodes:
+            eventually(f"{node.name} says the reason", lambda node=node: reason in node.log_tail(50), 30)
+            assert "round.aborted" in node.points()
+            assert not journalled_commits(node)

@@ -57,8 +57,8 @@ async def answer(swarm, what, rest):
         return True
     if what == "push":
         return await push(swarm, *rest)
-    if what == "dial_seeds":
-        return [[r.cause, r.detail] for r in await swarm.dial_seeds(rest[0])]
+    if what == "is_met_by":
+        return swarm.is_met_by(rest[0])
     health = swarm.health()
     return {"reachable": health.reachable, "reachability": health.reachability, "direct": health.direct_peers,
             "relay_only": health.relay_only_peers, "fix": health.reachability_fix, "connected": health.connected_peers,
