@@ -68,7 +68,7 @@ test: setup
 	@.ci/system-packages test '$(PYTHON)'
 	@.ci/browser $(VENV)
 	@$(MAKE) lint
-	OMP_NUM_THREADS=1 $(VENV)/bin/pytest --numprocesses $(TEST_WORKERS) --dist loadgroup $(TESTS)
+	OMP_NUM_THREADS=1 $(VENV)/bin/pytest --numprocesses $(TEST_WORKERS) $(TESTS)
 
 lint: setup
 	$(VENV)/bin/ruff check .

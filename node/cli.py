@@ -25,6 +25,7 @@ COMMANDS = {
     "stop": "Save, leave the swarm and end the running node.",
     "dashboard": "Print the link of the running node's dashboard.",
     "identity": "This node's key.",
+    "receipts": "Prove what this node has given, or check what another one claims.",
     "run": "Make, check and sign run specs.",
     "version": "Print the versions in use.",
 }

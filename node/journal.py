@@ -199,6 +199,10 @@ class Journal:
             oldest = f"SELECT {key} FROM {table} ORDER BY {key} DESC LIMIT 1 OFFSET ?"
             self._connection.execute(f"DELETE FROM {table} WHERE {key} <= ({oldest})", (num_kept,))
 
+    @property
+    def limits(self) -> JournalLimits:
+        return self._limits
+
     # --- reading ------------------------------------------------------------------------------------------------------
 
     def events(self, *, limit: int = 100, after: int = 0) -> list[dict[str, Any]]:

@@ -33,6 +33,7 @@ from .errors import UserError
 from .injected_faults import nan_round
 from .known_peers import KnownPeers
 from .overview import Parts
+from .receipts import ReceiptBook
 from .replica import Replica, checkpoint_store
 from .reporter import Reporter
 from .run_spec import RunSpec
@@ -73,6 +74,7 @@ class Node:
         self._driver: RoundDriver | None = None
         self._rounds: TrainerRounds | None = None
         self._reporter = Reporter(telemetry, spec, identity.peer_id, settings.name, VERSION, self._replica)
+        self._receipts = ReceiptBook(identity, self._genesis.run_id, telemetry.journal)
         self._tasks: list[asyncio.Task[None]] = []
         self._early_reports: list[Report] = []
         self._evaluation = asyncio.Event()
@@ -203,6 +205,7 @@ class Node:
         await self._trainer.stop(save=True, timeout_s=grace_s * 0.6)
         self._telemetry.point("node.saved", "what was trained is saved")
         if self._driver is not None:
+            self._keep_receipt(None)
             await self._driver.leave()
             self._telemetry.point("node.left", "the others know that this node leaves")
         if self._swarm is not None:
@@ -304,9 +307,20 @@ class Node:
             return
         self._evaluation.clear()
         self._reporter.applied(outcome)
+        self._keep_receipt(outcome.commit)
         if self._rounds is not None:
             self._rounds.on_applied(outcome, is_evaluator=self._is_evaluator(outcome.commit))
         self._applied.set()
+
+    def _keep_receipt(self, commit: Commit | None) -> None:
+        """Write the receipt of the round before ``commit``; with None that of the last round of all."""
+        driver = self._driver
+        if driver is None:
+            return
+        book, attests = self._receipts, driver.attestations
+        number = book.flush(attests) if commit is None else book.on_applied(commit, attests)
+        if number is not None:
+            self._reporter.receipt(number)
 
     def _is_evaluator(self, commit: Commit | None) -> bool:
         """Members take turns in evaluating the new state: it is the same everywhere."""

@@ -95,6 +95,7 @@ class Overview:
             num_counted=tally.num_counted,
             num_skipped=tally.num_skipped,
             tokens=tally.tokens,
+            last_receipt_round=tally.last_receipt_round,
             tokens_this_round=me.tokens,
             last_share=shares(commit).get(self._me),
         )

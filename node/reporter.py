@@ -166,6 +166,10 @@ class Reporter:
         )
         self._telemetry.point("round.applied", f"round {number} applied", round_number=number)
 
+    def receipt(self, number: int) -> None:
+        """A receipt of a round is in the journal."""
+        self._own.tally.last_receipt_round = number
+
     def _counted_work(self, outcome: Committed) -> LastWork | None:
         """Our contribution to the round, if it counted."""
         work = self._parts.rounds.last_work if self._parts else None

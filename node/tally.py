@@ -25,6 +25,7 @@ class Tally:
     """In contributions that counted."""
     joined_round: int | None = None
     """The first that counted."""
+    last_receipt_round: int | None = None
 
     def restore(self, rows: Iterable[Mapping[str, Any]]) -> None:
         """Add the rounds of earlier starts (`Journal.rounds`, oldest first)."""

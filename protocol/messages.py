@@ -295,6 +295,8 @@ class Attest(Message):
     round: Round
     record: Digest
     state_hash: Digest
+    receipts: Digest | None = None
+    """Root over what the commit says of each contribution (`receipts.statements_root`): a countersignature for all."""
 
 
 class CommitRequest(Message):

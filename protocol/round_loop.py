@@ -34,6 +34,7 @@ from .messages import (
 )
 from .outcomes import Aborted, Outcome, RoundEvent, committed
 from .peers import PeerTable
+from .receipts import statements_root
 from .reduction import Reduction
 from .replica import Replica
 from .round_machine import Action, Event, Phase, Received, RoundState, Rules
@@ -326,7 +327,7 @@ class RoundLoop:
         self._observer(RoundEvent("round.applied", number, {"outcome": outcome}))
         if contribution is not None and contribution.round <= number:
             self.settle(outcome)
-        self._attest(commit.record.content_id(), state_hash)
+        self._attest(commit, state_hash)
         await self.begin()
         self._on_new_head()
 
@@ -351,8 +352,13 @@ class RoundLoop:
 
     # --- agreement and journal ----------------------------------------------------------------------------------------
 
-    def _attest(self, record_id: str, state_hash: str) -> None:
-        attest = Attest(round=self._replica.head_round, record=record_id, state_hash=state_hash)
+    def _attest(self, commit: Commit, state_hash: str) -> None:
+        attest = Attest(
+            round=self._replica.head_round,
+            record=commit.record.content_id(),
+            state_hash=state_hash,
+            receipts=statements_root(self._genesis.run_id, commit),
+        )
         raw = self._mail.post(self._peers.others(), attest)
         self.attestations.add(self._mail.me, attest, raw, self._replica.head_round)
         self.check_agreement()

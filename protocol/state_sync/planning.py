@@ -44,14 +44,15 @@ class Certifier:
             raise Uncertified(f"no quorum has attested the snapshot of round {manifest.round}")
 
     def _is_attested(self, manifest: SnapshotManifest, roster: tuple[PeerId, ...]) -> bool:
-        expected = Attest(round=manifest.round, record=manifest.record, state_hash=manifest.state_hash)
+        expected = (manifest.round, manifest.record, manifest.state_hash)
         witnesses: set[PeerId] = set()
         for text in manifest.attests:
             try:
                 envelope = Envelope.open(bytes.fromhex(text), run_id=self.run_id)
             except (InvalidMessage, ValueError):
                 continue
-            if envelope.body == expected:
+            body = envelope.body
+            if isinstance(body, Attest) and (body.round, body.record, body.state_hash) == expected:
                 witnesses.add(envelope.header.sender)
         return self.is_quorum(manifest.round, roster, witnesses)
 

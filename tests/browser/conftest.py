@@ -24,6 +24,10 @@ ARGUMENTS = [
 ]
 
 
+PATIENCE_MS = 30_000
+"""Limit of an expectation: a machine that does ten other things is slow, not wrong."""
+
+
 def _chromium() -> str | None:
     names = ("chromium", "chromium-browser", "google-chrome")
     return next((found for name in names if (found := shutil.which(name))), None)
@@ -40,10 +44,11 @@ def _without_browser(why: str) -> None:
 async def browser() -> AsyncIterator[Any]:
     """One browser for all tests of a module; each test opens pages of its own."""
     try:
-        from playwright.async_api import Error, async_playwright
+        from playwright.async_api import Error, async_playwright, expect
     except ImportError as error:
         _without_browser(str(error))
         return
+    expect.set_options(timeout=PATIENCE_MS)
     async with async_playwright() as playwright:
         try:
             browser = await playwright.chromium.launch(executable_path=_chromium(), args=ARGUMENTS)

@@ -16,7 +16,7 @@ from atoll.node.endpoint import Endpoint, read_endpoint
 
 from ..e2e.lab import Node, swarm
 
-pytestmark = [pytest.mark.browser, pytest.mark.e2e, pytest.mark.xdist_group("live page")]
+pytestmark = [pytest.mark.browser, pytest.mark.e2e]
 
 EVIL = "<script>alert(1)</script>"
 SETTINGS = ("inner.num_steps=8", "data.validation_batches=1")

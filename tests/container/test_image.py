@@ -21,7 +21,6 @@ LACKING = [tool for tool in TOOLS if not shutil.which(tool)]
 
 pytestmark = [
     pytest.mark.container,
-    pytest.mark.xdist_group("container"),
     pytest.mark.skipif(bool(LACKING), reason=f"not installed: {', '.join(LACKING)}"),
     pytest.mark.skipif(os.geteuid() != 0, reason="needs root for namespaces and debootstrap"),
 ]

@@ -19,7 +19,7 @@ from atoll.protocol.spec import sign
 
 from .lab import Event, Node, run_atoll, swarm
 
-pytestmark = [pytest.mark.e2e, pytest.mark.xdist_group("bad input")]
+pytestmark = pytest.mark.e2e
 
 
 @pytest.fixture(scope="module")
@@ -120,7 +120,8 @@ def test_a_truncated_key_file_is_named_and_never_replaced(node: Node, kept: floa
 
 
 def test_a_port_in_use_is_named_with_its_option_and_nothing_stays(node: Node) -> None:
-    with socket.create_server((node.host, node.port)):
+    with socket.create_server((node.host, 0)) as taken:
+        node.port = taken.getsockname()[1]
         finished = join(node, "--json")
     lines = error_lines(finished)
     assert len(lines) == 1, lines

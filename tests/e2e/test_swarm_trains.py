@@ -100,3 +100,19 @@ def test_two_swarms_on_one_machine_do_not_meet(tmp_path: Path) -> None:
         check_rounds(first, 2)
         check_rounds(second, 2)
         assert not hashes_by_round(first)[1] & hashes_by_round(second)[1]
+        check_receipts(first, tmp_path / "receipts.jsonl")
+
+
+def check_receipts(nodes: list[Node], file: Path) -> None:
+    """What a node has given is proven by a file that the other one has countersigned, and no more than that."""
+    one, other = nodes
+    run_atoll("receipts", "export", str(one.spec_path), str(file), "--folder", str(one.folder))
+    verified = run_atoll("receipts", "verify", str(file), str(one.spec_path), "--json").stdout
+    given = json.loads(verified)
+    counted = [event for event in rounds(one.events) if event["counted"]]
+    assert (given["peer"], given["num_receipts"], given["num_lone"]) == (one.peer_id, len(counted), 0)
+    assert given["countersigners"] == [other.peer_id]
+    file.write_text(file.read_text().replace('"tokens":', '"tokens":9'))
+    refused = run_atoll("receipts", "verify", str(file), str(one.spec_path), check=False)
+    assert refused.returncode != 0
+    assert "receipt of round 1: its signature does not match" in refused.stderr

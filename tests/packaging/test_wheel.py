@@ -12,8 +12,6 @@ from pathlib import Path
 
 import pytest
 
-pytestmark = pytest.mark.xdist_group("packaging")
-
 ROOT = Path(__file__).parents[2]
 PACKAGES = ("node", "protocol", "training", "kernels")
 TOP_LEVEL = ("pyproject.toml", "setup.py", "MANIFEST.in", "README.md", "LICENSE", "__init__.py", ".pkg", *PACKAGES)

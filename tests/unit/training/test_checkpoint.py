@@ -166,23 +166,28 @@ def test_an_error_that_stays_is_returned_not_raised(store, monkeypatch):
     assert list(store.folder.iterdir()) == []
 
 
-def save_for_ever(folder):
+def save_for_ever(folder, began):
     store = CheckpointStore(folder, keep=2)
     latest = store.load_latest()
     assert latest is not None
     number = latest.state["n"]
+    os.write(began, b"\n")
     while True:
         number += 1
         store.save(tensors(number), {"n": number})
 
 
 def kill_while_saving(folder, delay_s):
+    reader, began = os.pipe()
     child = os.fork()
     if child == 0:
         try:
-            save_for_ever(folder)
+            save_for_ever(folder, began)
         finally:
             os._exit(1)
+    os.close(began)
+    assert os.read(reader, 1)
+    os.close(reader)
     time.sleep(delay_s)  # the moment of the kill is the test's input, not its synchronisation
     os.kill(child, signal.SIGKILL)
     os.waitpid(child, 0)
@@ -190,9 +195,10 @@ def kill_while_saving(folder, delay_s):
 
 def test_kill_9_at_50_random_moments_of_saving_always_leaves_a_checkpoint(tmp_path, warnings):
     """CKP-01: each process goes on where the last one was killed; numbers never go back, nothing piles up."""
-    moments, last = random.Random(0), 0
+    moments, last, num_kills = random.Random(0), 0, 0
     CheckpointStore(tmp_path).save(tensors(0), {"n": 0})
-    for _ in range(50):
+    while num_kills < 50 or last <= 20:  # a busy machine saves less between two kills
+        num_kills += 1
         kill_while_saving(tmp_path, moments.uniform(0.001, 0.04))
         loaded = CheckpointStore(tmp_path, on_warning=warnings.append).load_latest()
         assert loaded is not None
@@ -201,7 +207,6 @@ def test_kill_9_at_50_random_moments_of_saving_always_leaves_a_checkpoint(tmp_pa
         assert len(list(tmp_path.iterdir())) <= 3 * 2
         last = loaded.state["n"]
     assert warnings == []
-    assert last > 20
 
 
 @pytest.mark.parametrize("step", range(8))

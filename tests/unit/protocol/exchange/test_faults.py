@@ -63,7 +63,7 @@ async def test_chunks_that_were_reduced_with_a_member_that_then_fails_are_reduce
 
 
 async def test_a_member_that_dies_after_sending_stays_in(lab):
-    swarm = four(lab)
+    swarm = four(lab, progress_timeout_s=5.0)
     # Of the mean, all chunks pass (each with 5 bytes of control, and a few keepalives), but not the final frame.
     for owner in range(3):
         cut = CutStream(sender=swarm.peers[owner], receiver=swarm.peers[3], after_bytes=SPAN_BYTES + 4 * 5 + 60)
