@@ -23,12 +23,13 @@ from ..protocol.round_driver import NodeFacts, RoundDriver
 from ..protocol.rule_book import RuleBook
 from ..protocol.spec import PROTOCOL_VERSION, Genesis
 from ..protocol.state_sync import StateServer, StateUnavailable, SyncProgress
-from ..protocol.swarm import PortInUse, Swarm, SwarmError, SwarmEvent, SwarmSettings
+from ..protocol.swarm import PortInUse, Swarm, SwarmError, SwarmEvent
 from ..training.checkpoint import Saved
 from ..training.config import TrainerSpec
 from ..training.flat import initial_state
 from ..training.reducer import Evaluation, Hello, Progress, Ready, Report, Warned, Withheld
 from ..training.shared_buffers import SharedBuffers
+from . import network
 from .amendment_store import AmendmentStore
 from .chain import Chain
 from .donor import Donor
@@ -189,22 +190,10 @@ class Node:
         self._tasks.append(asyncio.create_task(work))
 
     async def _start_swarm(self) -> Swarm:
-        settings, membership = self._settings, self._rules.membership
-        ip = "ip6" if ":" in settings.listen_host else "ip4"
-        listen = f"/{ip}/{settings.listen_host}/tcp/{settings.listen_port}"
-        swarm_settings = SwarmSettings(
-            identity_path=settings.identity_path,
-            run_id=self._genesis.run_id,
-            listen=(listen,),
-            announce=settings.announce,
-            seeds=tuple(dict.fromkeys((*membership.seeds, *settings.seeds))),
-            known_peers=self._known_peers.addresses,
-            runtime_folder=settings.folder,
-            is_seed=any(seed.endswith(self._identity.peer_id) for seed in membership.seeds),
-            progress_timeout_s=self._rules.timing.progress_timeout_s,
-        )
+        known = self._known_peers.addresses
+        settings = network.swarm_settings(self._settings, self._rules, self._identity.peer_id, known)
         try:
-            return await Swarm.start(swarm_settings, self._on_swarm_event)
+            return await Swarm.start(settings, self._on_swarm_event)
         except SwarmError as error:
             what, _, todo = str(error).partition("; ")
             raise UserError(what, "", todo or "see the log", code="swarm") from None
@@ -228,7 +217,7 @@ class Node:
             name=self._settings.name,
             version=VERSION,
             addresses=lambda: swarm.addresses[:8],
-            reachable=lambda: swarm.reachable,
+            reachable=lambda: swarm.is_met_by(self._other_members()),
         )
         return RoundDriver(
             identity=self._identity,
@@ -244,6 +233,10 @@ class Node:
             prove=self._prove_head,
             book=self._book,
         )
+
+    def _other_members(self) -> list[PeerId]:
+        roster = () if self._driver is None else self._driver.roster
+        return [peer for peer in roster if peer != self._identity.peer_id]
 
     async def stop(self, grace_s: float) -> None:
         """Save, say goodbye, close the network. Idempotent."""
@@ -306,13 +299,9 @@ class Node:
     # --- what others say ----------------------------------------------------------------------------------------------
 
     def _on_swarm_event(self, event: SwarmEvent) -> None:
-        if event.kind == "seed" and event.text.endswith("answered"):
-            return
         if event.kind == "addresses" and self._swarm is None and event.text.startswith("own addresses"):
             return  # a moment later "listening on" says the same
-        is_reachable = event.text.startswith("confirmed by")
-        text = f"other peers can reach this node, {event.text}" if is_reachable else event.text
-        self._telemetry.say(text, "warning" if event.kind in ("p2pd_failed", "identity_conflict") else "info")
+        network.tell(self._telemetry, event)
 
     def _on_report(self, report: Report) -> None:
         if self._rounds is None or self._driver is None:

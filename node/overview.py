@@ -74,9 +74,9 @@ class Overview:
         self._telemetry.state(now.state, now.reason, ends_in_s=now.ends_in_s, **now.values)
         commit, me, peers = self._replica.head, self._self(), self._driver.peers
         timeout_s = self._driver.genesis.timing.heartbeat_timeout_s
-        num_rounds = self._own.tally.num_rounds
+        num_rounds, health = self._own.tally.num_rounds, self._swarm.health()
         self._board.update(
-            peers=peer_infos(me, peers, self._replica.standing, commit, num_rounds, clocks, timeout_s),
+            peers=peer_infos(me, peers, self._replica.standing, commit, num_rounds, clocks, timeout_s, health.path),
             agreement=agreement(self._replica.head_round, self._replica.state_hash, peers),
             round=self._round_info(commit, clocks),
             network=self._network_info(),
@@ -186,6 +186,13 @@ class Overview:
             sent_bytes=traffic.sent_bytes,
             received_bytes=traffic.received_bytes,
             num_connected=len(health.connected_peers),
+            num_direct=len(health.direct_peers),
+            num_relay_only=len(health.relay_only_peers),
+            is_reachable=health.reachable if health.measured_by else None,
+            reachability=health.reachability,
+            reachability_fix=health.reachability_fix,
+            measured_by=health.measured_by,
+            is_relayed=health.is_relayed,
             num_seeds=len(seeds),
             num_seeds_answering=sum(result.answered for result in seeds),
             clock_offset_ms=clock_offset_ms(self._driver.peers.values()),

@@ -79,6 +79,7 @@ class Reason(StrEnum):
     NETWORK_OFFLINE = "network_offline"
     WOKE_FROM_SLEEP = "woke_from_sleep"
     P2P_RESTARTING = "p2p_restarting"
+    NOT_REACHABLE = "not_reachable"
     RUN_PAUSED = "run_paused"
     RUN_FINISHED = "run_finished"
     EJECTED = "ejected"
@@ -303,6 +304,11 @@ REASONS: Mapping[Reason, ReasonText] = {
         severity="warning",
         is_normal=False,
         exit_code=EXIT_DEGRADED,
+    ),
+    Reason.NOT_REACHABLE: ReasonText(
+        "Not reachable: {measured}.",
+        fix="{remedy}",
+        severity="warning",
     ),
     Reason.RUN_PAUSED: ReasonText("The operator paused the run; it goes on when the operator says so."),
     Reason.RUN_FINISHED: ReasonText("The run is finished after round {round}; its last weights are in your folder."),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 from statistics import median
 
@@ -12,7 +12,7 @@ from ..protocol.peers import PeerInfo as KnownPeer
 from ..protocol.round_machine import Phase
 from ..protocol.standing import Standing
 from .figures import short_id
-from .snapshot import AgreementInfo, PeerInfo, PeerState, clip_name
+from .snapshot import AgreementInfo, PeerInfo, PeerState, Reach, clip_name
 from .status import utc
 
 _OF_HEARTBEAT: dict[str, PeerState] = {
@@ -89,8 +89,9 @@ def peer_infos(
     num_rounds: Mapping[PeerId, int],
     clocks: Clocks,
     timeout_s: float,
+    path: Callable[[PeerId], Reach | None],
 ) -> tuple[PeerInfo, ...]:
-    """This node first, then the roster, then the others."""
+    """This node first, then the roster, then the others. ``path``: how this node reaches each."""
     share_of, leader = shares(commit), commit.record.plan.leader if commit else None
     own = PeerInfo(
         peer_id=me.peer,
@@ -110,7 +111,16 @@ def peer_infos(
     members = set(standing.roster)
     order = sorted(peers, key=lambda peer: (peer not in members, peer))
     others = (
-        _other(peers[peer], leader == peer, share_of.get(peer), num_rounds.get(peer, 0), standing, clocks, timeout_s)
+        _other(
+            peers[peer],
+            leader == peer,
+            share_of.get(peer),
+            num_rounds.get(peer, 0),
+            standing,
+            clocks,
+            timeout_s,
+            path(peer),
+        )
         for peer in order
     )
     return (own, *others)
@@ -138,6 +148,7 @@ def _other(
     standing: Standing,
     clocks: Clocks,
     timeout_s: float,
+    reach: Reach | None,
 ) -> PeerInfo:
     heartbeat = known.heartbeat or Heartbeat(round=0, state_hash="0" * 64, phase="starting")
     is_alive = known.is_alive(clocks.monotonic_s, timeout_s)
@@ -153,7 +164,7 @@ def _other(
         share=share,
         tokens_per_s=heartbeat.tokens_per_s if known.heartbeat else None,
         note=_provisional_note(heartbeat) or _probation_note(known.peer, standing),
-        reach="direct" if is_alive else None,
+        reach=reach if is_alive else None,
         round_trip_ms=_ms(known.round_trip_s),
         clock_offset_ms=_ms(known.clock_offset_s),
         last_seen_at=None if known.heard_s is None else utc(clocks.date_s(known.heard_s)),

@@ -60,10 +60,22 @@ def _figures(snapshot: dict[str, Any]) -> list[tuple[str, str]]:
     if exchange["sent_bytes"] is not None:
         sent, full = bytes_text(exchange["sent_bytes"]), bytes_text(exchange["bytes_at_32_bits"])
         rows.append(("exchange", f"{sent} sent, {full} at 32 bits"))
+    if reach := _reach_text(snapshot["network"]):
+        rows.append(("reachable", reach))
     if agreement["state_hash"]:
         same = f"same on {agreement['num_same']} of {agreement['num_known']} peers"
         rows.append(("state", f"{short_hash(agreement['state_hash'])}, {same}"))
     return rows
+
+
+def _reach_text(network: dict[str, Any]) -> str:
+    """Whether others can dial this node, who measured it, and what would mend it; empty until somebody has."""
+    if network["is_reachable"] is None:
+        return ""
+    through = ", through relays" if network["is_relayed"] else ""
+    answer = "yes" if network["is_reachable"] else f"no{through}"
+    fix = f". {network['reachability_fix']}" if network["reachability_fix"] else ""
+    return f"{answer} — {network['reachability']}{fix}"
 
 
 def _loss_text(training: dict[str, Any]) -> str:

@@ -314,6 +314,8 @@ def _create_arguments(options: P2pdOptions) -> dict[str, Any]:
         "use_auto_relay": options.use_auto_relay,
         "nat_port_map": options.map_ports,
         "dht_mode": options.dht_mode,
+        # Measured by ourselves already: a reservation at once instead of after p2pd's own 15 seconds.
+        "force_reachability": "private" if options.use_auto_relay else None,
         "startup_timeout": options.start_timeout_s,
         # The second guard against orphans: p2pd ends by itself this long after its owner's connection (measured).
         "idle_timeout": _IDLE_TIMEOUT_S,
