@@ -52,7 +52,7 @@ def _figures(snapshot: dict[str, Any]) -> list[tuple[str, str]]:
     rows = [
         ("run", snapshot["run"]["name"]),
         ("node", node["name"] if node["name"] == own_id else f"{node['name']} …{own_id}"),
-        ("round", f"{snapshot['round']['number']}, {present} of {len(peers)} peers here"),
+        ("round", f"{_round_text(snapshot['round'])}, {present} of {len(peers)} peers here"),
         ("counted", f"{given['num_counted']} rounds, {count_text(given['tokens'])} tokens"),
     ]
     if training["loss"] is not None:
@@ -64,6 +64,10 @@ def _figures(snapshot: dict[str, Any]) -> list[tuple[str, str]]:
         same = f"same on {agreement['num_same']} of {agreement['num_known']} peers"
         rows.append(("state", f"{short_hash(agreement['state_hash'])}, {same}"))
     return rows
+
+
+def _round_text(round_info: dict[str, Any]) -> str:
+    return f"{round_info['number']}{', provisional' if round_info['is_provisional'] else ''}"
 
 
 def _loss_text(training: dict[str, Any]) -> str:
