@@ -52,7 +52,7 @@ def _figures(snapshot: dict[str, Any]) -> list[tuple[str, str]]:
     rows = [
         ("run", snapshot["run"]["name"]),
         ("node", node["name"] if node["name"] == own_id else f"{node['name']} …{own_id}"),
-        ("round", f"{snapshot['round']['number']}, {present} of {len(peers)} peers here"),
+        ("round", f"{_round_text(snapshot['round'])}, {present} of {len(peers)} peers here"),
         ("counted", f"{given['num_counted']} rounds, {count_text(given['tokens'])} tokens"),
     ]
     if training["loss"] is not None:
@@ -76,6 +76,10 @@ def _reach_text(network: dict[str, Any]) -> str:
     answer = "yes" if network["is_reachable"] else f"no{through}"
     fix = f". {network['reachability_fix']}" if network["reachability_fix"] else ""
     return f"{answer} — {network['reachability']}{fix}"
+
+
+def _round_text(round_info: dict[str, Any]) -> str:
+    return f"{round_info['number']}{', provisional' if round_info['is_provisional'] else ''}"
 
 
 def _loss_text(training: dict[str, Any]) -> str:
