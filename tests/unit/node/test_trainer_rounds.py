@@ -9,7 +9,7 @@ import numpy as np
 import pytest
 
 from atoll.kernels.codec import codec
-from atoll.node.trainer_rounds import TrainerRounds, num_steps_of
+from atoll.node.trainer_rounds import Terms, TrainerRounds, num_steps_of
 from atoll.protocol.chunks import ChunkGrid, Contribution
 from atoll.protocol.identity import Identity, PeerId
 from atoll.protocol.messages import Commit, Member, Plan, Record, Span
@@ -119,7 +119,7 @@ async def told_after_withdrawals(num_withdrawn: int, may_train_on, until) -> tup
         buffers=buffers,
         grid=GRID,
         inner=InnerConfig(),
-        last_round=0,
+        terms=Terms,
         contribute=driver.contribute,
         tell=tell,
         on_warning=lambda text: pytest.fail(text),

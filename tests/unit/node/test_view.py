@@ -20,7 +20,9 @@ def known(peer: str, heartbeat: Heartbeat = HEARTBEAT, **fields: object) -> Peer
 def shown(*peers: PeerInfo, newcomers: tuple[Newcomer, ...] = ()):
     me = OwnPeer(ME, "me", "1", Phase.TRAINING, 0, None, "ab" * 32, 6)
     standing = Standing(6, "cd" * 32, (ME, OTHER, THIRD), newcomers=newcomers)
-    infos = peer_infos(me, {info.peer: info for info in peers}, standing, None, {}, Clocks(10.0, 1000.0), 5.0)
+    infos = peer_infos(
+        me, {info.peer: info for info in peers}, standing, None, {}, Clocks(10.0, 1000.0), 5.0, lambda _: "direct"
+    )
     return {info.peer_id: info for info in infos}
 
 
