@@ -357,8 +357,8 @@ def markdown(rows: Sequence[tuple[Cell, float]], setting: Setting, num_seeds: in
         key = (cell.attack or "none, all honest", cell.share, cell.setting.speeds)
         costs.setdefault(key, {})["off" if cell.trust == NO_DEFENCE else "on"] = cost
     lines = [
-        f"{setting.num_peers} peers, {setting.num_rounds} rounds of {setting.num_steps} inner steps, {num_seeds} seeds. "
-        "Cost: final validation loss over that of the clean run without defences, less one.",
+        f"{setting.num_peers} peers, {setting.num_rounds} rounds of {setting.num_steps} inner steps, {num_seeds} "
+        "seeds. Cost: final validation loss over that of the clean run without defences, less one.",
         "",
         "| attack | malicious | defences off | on, by default |",
         "|---|---|---|---|",
