@@ -190,7 +190,7 @@ def test_results_that_do_not_match_the_record_are_fetched_instead():
 
 
 def test_who_has_withdrawn_fetches_the_results_of_a_later_proposal_of_the_same_plan():
-    """Seen in a hunt: it waited for its own exchange, which it had cancelled, and withheld the vote that was missing."""
+    """Seen in a hunt: it waited for its exchange, which it had cancelled, and withheld the vote that was missing."""
     record = record_of(plan_of())
     plan = received(LEADER, PlanMessage(plan=record.plan))
     state, _ = after(state_of(2), Contributed(ready_of(THIRD)), plan)
