@@ -27,6 +27,7 @@ COMMANDS = {
     "identity": "This node's key.",
     "receipts": "Prove what this node has given, or check what another one claims.",
     "run": "Make, check and sign run specs.",
+    "simulate": "Play a run spec over simulated peers and links.",
     "version": "Print the versions in use.",
 }
 """Name -> help. The module of a command has its name and holds a typer app named ``app``."""

@@ -15,6 +15,9 @@ from ..messages import Heartbeat, Message, PlanMessage, Prepare, Proposal, Ready
 class Behaviour:
     """Honest: everything passes unchanged."""
 
+    donates = True
+    """Whether it gives results to those that fetch them."""
+
     def contributes(self, ready: Ready) -> Ready | None:
         """What the node's trainer offers; None for nothing."""
         return ready
@@ -55,7 +58,9 @@ class TwoFacedReducer(Behaviour):
 
 
 class SilentOwner(Behaviour):
-    """Takes contributions and never returns a mean."""
+    """Takes contributions and never returns a mean, neither in the exchange nor to those that ask for it later."""
+
+    donates = False
 
     def serves(self, result: SpanResult, receiver: PeerId) -> SpanResult | None:
         return None

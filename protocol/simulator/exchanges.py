@@ -72,6 +72,8 @@ class Exchange:
     plan_id: str
     parts: dict[PeerId, Part] = field(default_factory=dict[PeerId, Part])
     work: dict[int, SpanWork] = field(default_factory=dict[int, SpanWork])
+    early: dict[int, list[Part]] = field(default_factory=dict[int, list[Part]])
+    """Contributions to a span whose owner has not begun."""
 
     def part_of(self, peer: PeerId) -> Part | None:
         """The peer's part, if it is still in this exchange."""
@@ -150,6 +152,8 @@ class Exchanges:
             if peer != owner:
                 work.due_s[peer] = world.network.book(owner, peer, self._span_bytes(exchange.plan, index), world.now)
         self._take(exchange, part, part, index)
+        for early in exchange.early.pop(index, ()):
+            world.at(world.now, self._arrive, exchange, early, index)
         if work.result is None:
             world.at(world.now + self._patience_s, self._watch_members, exchange, part, index)
 
@@ -159,7 +163,9 @@ class Exchanges:
         if not part.is_current or owner.num_starts != part.owner_starts[index]:
             return
         owner_part = exchange.part_of(owner.peer)
-        if owner_part is not None and self._moves(part.node, owner):
+        if owner_part is None:  # the plan has not reached it yet: its stream waits for it
+            exchange.early.setdefault(index, []).append(part)
+        elif self._moves(part.node, owner):
             self._take(exchange, owner_part, part, index)
         else:
             self._world.at(self._world.now + STALL_S, self._arrive, exchange, part, index)
@@ -223,7 +229,7 @@ class Exchanges:
         if peer != owner_part.node.peer and not self._moves(owner_part.node, part.node):
             self._world.at(self._world.now + STALL_S, self._receive, exchange, index, peer)
             return
-        served = owner_part.node.behaviour.serves(work.result, peer)
+        served = work.result if part is owner_part else owner_part.node.behaviour.serves(work.result, peer)
         if served is None:
             return
         part.results[index] = served
@@ -303,7 +309,8 @@ class Exchanges:
 
     def _donor_of(self, node: Node, record: Record) -> Node | None:
         """Who holds a record's results and reaches us: the one whose uplink is free the soonest."""
-        moving = [other for other in self._world.nodes.values() if _holds(other, record) and self._moves(other, node)]
+        willing = (other for other in self._world.nodes.values() if _holds(other, record) and other.behaviour.donates)
+        moving = [other for other in willing if self._moves(other, node)]
         return min(moving, key=lambda other: self._world.network.busy_until_s(other.peer), default=None)
 
     def _fetched(

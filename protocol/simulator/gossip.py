@@ -44,7 +44,8 @@ class Gossip:
     """Variance between replicas at the end, in units of the variance that one round's training adds."""
 
     def as_json(self) -> dict[str, Any]:
-        return {"topology": "gossip", "peers": self.num_peers, **vars(self)}
+        """For ``--json``."""
+        return {"topology": "gossip", **vars(self)}
 
 
 def gossip(

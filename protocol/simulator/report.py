@@ -26,6 +26,7 @@ class RoundRow:
     num_members: int
     roster_size: int
     tokens: int
+    """Truly trained, whatever members claim."""
     excluded: tuple[tuple[PeerId, str], ...]
     """Members of the roster whose work is not in the mean, or not in all of it, and why."""
 
@@ -113,7 +114,7 @@ class Recorder:
                 num_attempts=1 + plan.ballot,
                 num_members=len(plan.members),
                 roster_size=len(plan.roster),
-                tokens=sum(member.tokens for member in plan.members),
+                tokens=sum(self._world.nodes[member.peer].offered_tokens for member in plan.members),
                 excluded=tuple(self._excluded(commit)),
             )
         )

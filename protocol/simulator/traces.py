@@ -32,7 +32,7 @@ class PeerGroup(Frozen):
     """Also their region, for `paths`."""
     share: Positive = 1.0
     """Of all peers, relative to the other groups."""
-    speeds: Annotated[tuple[Positive, ...], Field(min_length=1, max_length=1024)] = (1.0,)
+    speeds: Annotated[tuple[Positive, ...], Field(max_length=1024)] = (1.0,)
     """Relative training speeds, dealt out in turn."""
     up_bps: tuple[Positive, Positive] = (1e18, 1e18)
     down_bps: tuple[Positive, Positive] = (1e18, 1e18)
@@ -41,6 +41,8 @@ class PeerGroup(Frozen):
 
     @model_validator(mode="after")
     def _known(self) -> Self:
+        if not self.speeds:
+            raise ValueError("speeds: there must be at least one")
         if self.behaviour not in BEHAVIOURS:
             raise ValueError(f"behaviour {self.behaviour!r} is not one of: {', '.join(BEHAVIOURS)}")
         return self
@@ -123,7 +125,7 @@ class Trace(Frozen):
     description: str
     num_parameters: Positive | None = None
     """Instead of the spec's model."""
-    groups: Annotated[tuple[PeerGroup, ...], Field(min_length=1, max_length=64)]
+    groups: Annotated[tuple[PeerGroup, ...], Field(max_length=64)]
     paths: Annotated[tuple[PathConfig, ...], Field(max_length=256)] = ()
     network: NetworkConfig = NetworkConfig()
     compute: ComputeConfig = ComputeConfig()
@@ -135,6 +137,8 @@ class Trace(Frozen):
 
     @model_validator(mode="after")
     def _consistent(self) -> Self:
+        if not self.groups:
+            raise ValueError("groups: there must be at least one")
         names = [group.name for group in self.groups]
         if len(set(names)) != len(names):
             raise ValueError("groups: a name twice")

@@ -55,7 +55,8 @@ class TwoTier:
     """Peers whose work is in the mean."""
 
     def as_json(self) -> dict[str, Any]:
-        return {"topology": "two_tier", "peers": self.num_peers, **vars(self)}
+        """For ``--json``."""
+        return {"topology": "two_tier", **vars(self)}
 
 
 class TwoTierRun:

@@ -294,24 +294,23 @@ class World(Clock):
         node = self.nodes[peer]
         self.at(self.now + self.genesis.timing.heartbeat_interval_s, self._beat, peer)
         if node.is_running and node.is_honest:
-            self._spread(Received(peer, self._heartbeat_of(node), b""))
+            self._spread(peer, self._heartbeat_of(node))
         elif node.is_running:
             self._post(node, self.nodes, self._heartbeat_of(node))
 
-    def _spread(self, event: Received) -> None:
+    def _spread(self, sender: PeerId, body: Heartbeat) -> None:
         """A heartbeat to everybody, in one delivery per path: there are more of these than of all other messages."""
-        sender, body, network = event.sender, event.body, self.network
+        network = self.network
         arriving: dict[float, list[PeerId]] = {}
         for receiver in self.nodes:
             if self.passes(sender, receiver, body) and network.delivers(sender, receiver):
                 arriving.setdefault(network.path_latency_s(sender, receiver), []).append(receiver)
         jitter_s = self.random.uniform(*network.model.latency_s)
         for latency_s, receivers in arriving.items():
-            self.at(self.now + latency_s + jitter_s, self._hear, receivers, event)
+            self.at(self.now + latency_s + jitter_s, self._hear, receivers, sender, body)
 
-    def _hear(self, receivers: list[PeerId], event: Received) -> None:
-        sender, body, now = event.sender, event.body, self.now
-        assert isinstance(body, Heartbeat)
+    def _hear(self, receivers: list[PeerId], sender: PeerId, body: Heartbeat) -> None:
+        now = self.now
         for receiver in receivers:
             node = self.nodes[receiver]
             state = node.state
@@ -322,16 +321,15 @@ class World(Clock):
             if not node.is_asleep and view is not None and is_routine(state, view, body, here):
                 node.heard[sender] = PeerView(here, body)
             else:
-                self.feed(node, event)
+                self.feed(node, Received(sender, body, b""))
 
     def _heartbeat_of(self, node: Node) -> Heartbeat:
-        assert node.state is not None
         said = node.heartbeat
         facts = (node.round - 1, node.told_phase, node.reachable)
         if said is not None and (said.round, said.phase, said.reachable) == facts:
             return said
         node.heartbeat = Heartbeat(
-            round=facts[0], state_hash=node.state.rules.parent_state, phase=facts[1], reachable=facts[2]
+            round=facts[0], state_hash=state_hash(node.disk.commits), phase=facts[1], reachable=facts[2]
         )
         return node.heartbeat
 
