@@ -35,7 +35,8 @@ from .changes import (
     Upgrade,
 )
 from .identity import Identity, PeerId, verify
-from .messages import Commit, Digest, Frozen, Plan, Round, canonical_json
+from .messages import Commit, Digest, Frozen, Plan, Round
+from .parsing import canonical_json
 from .quorum import quorum_of
 from .spec import Genesis, Signature, explain
 from .standing import Standing

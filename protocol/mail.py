@@ -6,11 +6,12 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from .envelopes import Guard, Sealer, reserve_sequences
+from .envelope import Envelope
 from .identity import Identity, PeerId
-from .messages import Envelope, Message, PlanMessage, Proposal, Vote
+from .messages import Message, PlanMessage, Proposal, Vote
 from .outbox import Outbox
 from .round_machine import Received
+from .sealing import Guard, Sealer, reserve_sequences
 from .spec import Genesis
 from .transport import Transport
 

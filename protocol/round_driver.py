@@ -20,7 +20,7 @@ from typing import Any
 from .amending import Learned, parsed
 from .amendments import Amendment, RunRules
 from .chunks import ChunkGrid, Contribution
-from .envelopes import OtherLineage
+from .envelope import InvalidMessage
 from .exchange import ExchangeCounters, ExchangeSettings
 from .gate import Gate
 from .heartbeats import Heartbeats, NodeFacts, Progress, Rhythm, compose
@@ -33,7 +33,6 @@ from .messages import (
     Commit,
     CommitRequest,
     Heartbeat,
-    InvalidMessage,
     Memory,
     MemoryRequest,
     Provisional,
@@ -49,6 +48,7 @@ from .results import ResultStore
 from .round_loop import FAR_BEHIND_ROUNDS, Observer, Offer, Prove, RoundLoop, Sync
 from .round_machine import Phase, Received, Tick, Woke
 from .rule_book import RuleBook
+from .sealing import OtherLineage
 from .spec import Genesis, TimingConfig
 from .transport import Directory, RemoteProtocolError, Transport
 from .votes import VoteStore

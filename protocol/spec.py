@@ -21,7 +21,8 @@ from typing import Annotated, Any, Literal, Self, TypeAlias, TypeVar, cast
 from pydantic import BaseModel, Field, JsonValue, PrivateAttr, ValidationError, field_validator, model_validator
 
 from .identity import Identity, PeerId, public_key_of, verify
-from .messages import Count, Digest, Frozen, Name, Peer, canonical_json
+from .messages import Count, Digest, Frozen, Name, Peer
+from .parsing import canonical_json
 
 PROTOCOL_VERSION = 1
 DOMAIN = b"atoll/genesis/1\0"

@@ -22,7 +22,8 @@ from pathlib import Path
 from typing import Any
 
 from .durable import sync_folder
-from .messages import Accepted, canonical_json
+from .messages import Accepted
+from .parsing import canonical_json
 from .round_machine import Acceptor
 
 _OPENED = "opened.json"

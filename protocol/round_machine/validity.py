@@ -4,8 +4,9 @@ from __future__ import annotations
 
 from collections import Counter
 
+from ..envelope import InvalidMessage
 from ..identity import PeerId
-from ..messages import Commit, InvalidMessage, Plan, Record, SpanResult
+from ..messages import Commit, Plan, Record, SpanResult
 from ..quorum import has_witnesses
 from ..spans import cover
 from ..standing import newcomers_after

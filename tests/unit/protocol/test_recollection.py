@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from atoll.protocol.envelope import Header, seal
 from atoll.protocol.identity import Identity
-from atoll.protocol.messages import Header, Heartbeat, seal
+from atoll.protocol.messages import Heartbeat
 from atoll.protocol.outcomes import Committed
 from atoll.protocol.quorum import quorum_of
 from atoll.protocol.recollection import Recollection, Verdict
