@@ -1,4 +1,4 @@
-"""A node's control messages, out and in: sealed, delivered best effort, opened and checked; and said to the journal."""
+"""A node's control messages, out and in: sealed, delivered best effort, opened and checked."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from pathlib import Path
 
 from .envelope import Envelope
 from .identity import Identity, PeerId
-from .messages import Message, PlanMessage, Proposal, Vote
+from .messages import Message
 from .outbox import Outbox
 from .round_machine import Received
 from .sealing import Guard, Sealer, reserve_sequences
@@ -39,7 +39,6 @@ class Mail:
         self._direct, self._published = Guard(*run), Guard(*run)
         self.identity = identity
         self._outbox = Outbox(transport, genesis.timing.progress_timeout_s, on_unreachable)
-        self._said: set[str] = set()
         self.own: deque[Received] = deque()
 
     @property
@@ -86,23 +85,3 @@ class Mail:
 
     async def close(self) -> None:
         await self._outbox.close()
-
-    def new_point(self, message: Message) -> str | None:
-        """The journal point that ``message`` stands for, the first time it is sent."""
-        match message:
-            case PlanMessage():
-                point, key = "round.plan_sent", message.plan.content_id()
-            case Proposal():
-                point, key = "round.proposed", message.record.content_id()
-            case Vote():
-                point, key = "round.voted", f"{message.ballot} {message.record}"
-            case _:
-                return None
-        if f"{point} {key}" in self._said:
-            return None
-        self._said.add(f"{point} {key}")
-        return point
-
-    def begin_round(self) -> None:
-        """Journal points of the former round are not needed any more."""
-        self._said.clear()

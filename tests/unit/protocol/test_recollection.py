@@ -112,7 +112,8 @@ async def test_a_founder_whose_disk_is_lost_in_round_one_does_not_vote_in_it_aga
         for person in (ME, SECOND, THIRD):
             await swarm.start(person)
         nodes = swarm.nodes
-        await swarm.until(lambda: all(ME.peer_id in nodes[p.peer_id].driver._first_words for p in (SECOND, THIRD)))
+        others = [nodes[peer.peer_id].driver._memories for peer in (SECOND, THIRD)]
+        await swarm.until(lambda: all(ME.peer_id in memories._first_words for memories in others))
         await swarm.kill(ME)
         shutil.rmtree(tmp_path / ME.peer_id)
         node = await swarm.start(ME, MeanReplica(GENESIS))
