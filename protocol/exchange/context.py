@@ -39,6 +39,8 @@ class ExchangeContext:
     executor: Executor
     trust: TrustConfig
     limits: LimitsConfig
+    is_alive: Callable[[PeerId], bool]
+    """Whether a member is still heard from; owners do not wait for the others."""
     counters: ExchangeCounters = field(default_factory=ExchangeCounters)
     _said: set[type[ExchangeEvent]] = field(default_factory=set[type[ExchangeEvent]])
 
