@@ -128,9 +128,9 @@ class Reduction:
                 translate,
                 self.settings,
                 self._executor,
-                rules.trust,
-                rules.limits,
-                self._is_alive,
+                trust=rules.trust,
+                limits=rules.limits,
+                is_alive=self._is_alive,
             )
             self.counters = exchange.counters
             await exchange.run()
