@@ -107,6 +107,7 @@ class Ready(InRound):
     tokens: Count
     commitment: Digest
     num_inner_steps: Count = 0
+    life: Count = 0
     tokens_per_s: Speed = 0.0
     squared_norm: SquaredNorm = 0.0
 

@@ -48,8 +48,8 @@ class Pending:
             self.offer.outcome.set_exception(error)
 
 
-def ready_of(contribution: Contribution, replica: Replica) -> Ready:
-    """What a member says of its contribution to the round after the replica's head."""
+def ready_of(contribution: Contribution, replica: Replica, life: int) -> Ready:
+    """What a member says of its contribution to the round after the replica's head. ``life``: see `Member.life`."""
     return Ready(
         round=replica.head_round + 1,
         parent=replica.standing.record_id,
@@ -57,6 +57,7 @@ def ready_of(contribution: Contribution, replica: Replica) -> Ready:
         tokens=contribution.tokens,
         commitment=contribution.commitment,
         num_inner_steps=contribution.num_inner_steps,
+        life=life,
         tokens_per_s=contribution.tokens_per_s,
         squared_norm=contribution.squared_norm,
     )

@@ -255,7 +255,7 @@ class RoundDriver:
 
         Raises `VoteFileDamaged` if what was said in this round cannot be read back.
         """
-        self._votes.open(self.round, is_member=self._mail.me in self.roster)
+        self._votes.open(self.round, self.roster, self._mail.me)
         if self._votes.is_unsure:
             self._memories.begin()
         await self._loop.begin()

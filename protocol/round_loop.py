@@ -51,7 +51,7 @@ from .rule_changes import RuleChanges
 from .seclusion import Seclusion
 from .spec import PROTOCOL_VERSION, Genesis
 from .transport import RemoteProtocolError, RulesDiffer
-from .votes import VoteStore
+from .votes import VoteStore, is_alive_in
 
 _DISK_RETRY_S = 2.0
 _OUTDATED = "the run has gone on to a protocol that this version does not speak"
@@ -167,7 +167,7 @@ class RoundLoop:
             return
         if self._state.ready is not None:
             return  # offered already, when the round was begun anew
-        await self._advance(machine.Contributed(ready_of(contribution, self._replica)), at_s)
+        await self._advance(machine.Contributed(ready_of(contribution, self._replica, self._mail.life)), at_s)
 
     def _missed(self, contribution: Contribution) -> Outcome:
         commits = self._replica.commits(contribution.round, 1)
@@ -369,6 +369,7 @@ class RoundLoop:
         state_hash = await self._apply_durably(commit, mean)
         self.reduction.decided(commit.record)
         self._votes.prune(number)
+        await self._end_abstention(commit)
         contribution = self.pending.contribution
         outcome = committed(commit, state_hash, self._mail.me)
         self._points.applied(number, {"outcome": outcome})
@@ -377,6 +378,11 @@ class RoundLoop:
         self.agreement.attest(commit, state_hash)
         await self.begin()
         self._on_new_head()
+
+    async def _end_abstention(self, commit: Commit) -> None:
+        """A commit with work of this life shows that the rounds are over in which we may have voted in another one."""
+        if self._votes.is_abstaining and is_alive_in(commit, self._mail.me, self._mail.life):
+            await asyncio.to_thread(self._votes.end_abstention, commit.record.plan.round)
 
     async def _apply_durably(self, commit: Commit, mean: memoryview) -> str:
         """The round is decided and there is no way around it: on a full disk wait until it takes the commit."""
