@@ -38,7 +38,8 @@ from .identity import Identity, PeerId, verify
 from .messages import Commit, Digest, Frozen, Plan, Round
 from .parsing import canonical_json
 from .quorum import quorum_of
-from .spec import Genesis, Signature, explain
+from .spec import Genesis, Signature
+from .spec_text import explain
 from .standing import Standing
 
 DOMAIN = b"atoll/amendment/1\0"

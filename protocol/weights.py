@@ -89,7 +89,7 @@ def capped_shares(tokens: Sequence[float], max_share: float) -> list[float]:
     while True:
         rest = math.fsum(count for i, count in enumerate(tokens) if i not in capped)
         room = 1 - max_share * len(capped)
-        shares = [max_share if i in capped else count / rest * room for i, count in enumerate(tokens)]
+        shares = [max_share if i in capped else count * room / rest for i, count in enumerate(tokens)]
         above = {i for i, share in enumerate(shares) if share > max_share}
         if above <= capped:
             return shares

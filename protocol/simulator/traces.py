@@ -15,7 +15,8 @@ from pydantic import Field, ValidationError, model_validator
 
 from ..messages import Frozen
 from ..parsing import canonical_json
-from ..spec import SpecError, TimingConfig, explain, read_text
+from ..spec import SpecError, TimingConfig
+from ..spec_text import explain, read_text
 from .behaviours import BEHAVIOURS
 
 _PACKAGE = "atoll.protocol.simulator"
