@@ -12,7 +12,7 @@ from contextlib import contextmanager
 from functools import cache
 from typing import Protocol
 
-from .codec import Bytes, Float32Array
+from .codec import Bytes, Float32Array, Float64Array
 
 
 class BackEnd(Protocol):
@@ -33,6 +33,10 @@ class BackEnd(Protocol):
 
     def check_int8(self, data: Bytes, num_elements: int) -> int:
         """Offset of the first byte that no encoder writes, or −1."""
+        ...
+
+    def dots_int8(self, data: Bytes, other: Bytes, num_elements: int) -> Float64Array:
+        """Inner product of every two blocks (num_blocks,), exact: scale · scale · Σ code · code."""
         ...
 
     def nesterov_step(

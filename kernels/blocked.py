@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 import numpy as np
 from numpy.typing import NDArray
 
-from .codec import Bytes, Float32Array
+from .codec import Bytes, Float32Array, Float64Array
 from .reference import BLOCK, MAX_SCALE_BITS, MIN_SCALE_BITS
 
 CACHE_BLOCKS = 512
@@ -94,6 +94,20 @@ class Blocked:
             if bad.any():
                 return 2 * scales.size + elements.start + int(np.argmax(bad))
         return -1
+
+    def dots_int8(self, data: Bytes, other: Bytes, num_elements: int) -> Float64Array:
+        (scales, codes), (other_scales, other_codes) = split(data, num_elements), split(other, num_elements)
+        terms = scale_values(scales).astype(np.float64) * scale_values(other_scales)
+        num_scratch = min(CACHE_BLOCKS, scales.size)
+        mine, others = np.zeros((num_scratch, BLOCK), np.float32), np.zeros((num_scratch, BLOCK), np.float32)
+        for elements, blocks in parts(num_elements):
+            num_blocks = blocks.stop - blocks.start
+            for work, part in ((mine, codes[elements]), (others, other_codes[elements])):
+                work.reshape(-1)[: part.size] = part
+                work.reshape(-1)[part.size : num_blocks * BLOCK] = 0
+            # Sums of integers below 2²⁴ are exact in float32, in whatever order.
+            terms[blocks] *= np.einsum("bi,bi->b", mine[:num_blocks], others[:num_blocks])
+        return terms
 
     def nesterov_step(
         self, anchor: Float32Array, momentum: Float32Array, mean: Float32Array, lr: float, beta: float

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from torch import Tensor
 
 Float32Array = NDArray[np.float32]
+Float64Array = NDArray[np.float64]
 Bytes = NDArray[np.uint8]
 Encoded = Bytes | bytes | bytearray | memoryview
 """Contiguous bytes, read without a copy."""
@@ -73,6 +74,14 @@ class Codec(Protocol):
 
     def check(self, data: Encoded, num_elements: int) -> None:
         """Raise `InvalidEncoding` unless `data` can be the encoding of `num_elements` finite values."""
+        ...
+
+    def dot(self, data: Encoded, other: Encoded, num_elements: int) -> float:
+        """Inner product of two valid encodings' decoded values, as a float64 with the same bits everywhere."""
+        ...
+
+    def squared_norm(self, data: Encoded, num_elements: int) -> float:
+        """Σ decoded² of valid data, as a float64 with the same bits everywhere."""
         ...
 
 

@@ -13,7 +13,8 @@ from pathlib import Path
 
 import numpy as np
 
-from .codec import Bytes, Float32Array
+from .codec import Bytes, Float32Array, Float64Array
+from .reference import BLOCK
 
 Pointer, Int, Long, Float = ctypes.c_void_p, ctypes.c_int, ctypes.c_int64, ctypes.c_float
 SIGNATURES = {
@@ -24,6 +25,7 @@ SIGNATURES = {
     "atoll_int8_decode": (None, [Int, Pointer, Long, Pointer]),
     "atoll_int8_accumulate": (None, [Int, Pointer, Pointer, Long, Long, Pointer, Int]),
     "atoll_int8_check": (Long, [Int, Pointer, Long]),
+    "atoll_int8_dots": (None, [Int, Pointer, Pointer, Long, Pointer]),
     "atoll_nesterov_step": (None, [Int, Pointer, Pointer, Pointer, Long, Float, Float]),
     "atoll_fill_normal": (None, [Int, Pointer, Long, ctypes.c_uint64, ctypes.c_uint64, Float]),
 }
@@ -87,6 +89,13 @@ class Compiled:
 
     def check_int8(self, data: Bytes, num_elements: int) -> int:
         return self._library.atoll_int8_check(self._variant, data.ctypes.data, num_elements)
+
+    def dots_int8(self, data: Bytes, other: Bytes, num_elements: int) -> Float64Array:
+        terms = np.empty(-(-num_elements // BLOCK), np.float64)
+        self._library.atoll_int8_dots(
+            self._variant, data.ctypes.data, other.ctypes.data, num_elements, terms.ctypes.data
+        )
+        return terms
 
     def nesterov_step(
         self, anchor: Float32Array, momentum: Float32Array, mean: Float32Array, lr: float, beta: float

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -25,6 +26,8 @@ if TYPE_CHECKING:
 
 CACHE_ELEMENTS = 1 << 15
 """Values worked on at a time, so that temporaries stay in the second-level cache."""
+LANES = 4096
+"""Running sums of `dot`; part of the protocol, since it decides how they round."""
 
 
 def first_non_finite(values: Float32Array) -> int:
@@ -84,3 +87,15 @@ class Float32Codec:
         first_bad = first_non_finite(values)
         if first_bad >= 0:
             raise InvalidEncoding(f"value {first_bad} is {values[first_bad]}: contributions are finite")
+
+    def dot(self, data: Encoded, other: Encoded, num_elements: int) -> float:
+        """Lane i sums the products of values i, i + `LANES`, … in that order; `math.fsum` of the lanes rounds once."""
+        values, others = (require_bytes(each, self.nbytes(num_elements)).view("<f4") for each in (data, other))
+        lanes = np.zeros(min(LANES, values.size), np.float64)
+        for start in range(0, values.size, LANES):
+            part = values[start : start + LANES].astype(np.float64)
+            lanes[: part.size] += part * others[start : start + LANES]  # a product of float32 is exact in float64
+        return math.fsum(lanes.tolist())
+
+    def squared_norm(self, data: Encoded, num_elements: int) -> float:
+        return self.dot(data, data, num_elements)

@@ -13,6 +13,7 @@ Since bfloat16 rounds by at most 2⁻⁸, |x · (1/scale)| stays below 127.5: �
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from typing import TYPE_CHECKING
 
@@ -84,6 +85,15 @@ class Int8Codec:
         if first_bad >= 0:
             what = "scale" if first_bad < 2 * num_blocks(num_elements) else "code"
             raise InvalidEncoding(f"byte {first_bad}: a {what} that no int8 encoder writes")
+
+    def dot(self, data: Encoded, other: Encoded, num_elements: int) -> float:
+        num_bytes = self.nbytes(num_elements)
+        # Exact terms and a correctly rounded sum: no order to agree on.
+        terms = active().dots_int8(require_bytes(data, num_bytes), require_bytes(other, num_bytes), num_elements)
+        return math.fsum(terms.tolist())
+
+    def squared_norm(self, data: Encoded, num_elements: int) -> float:
+        return self.dot(data, data, num_elements)
 
     def _accumulate(
         self, datas: Sequence[Encoded], weights: Sequence[float], out: Float32Array, *, fresh: bool

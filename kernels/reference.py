@@ -11,7 +11,7 @@ from collections.abc import Sequence
 
 import numpy as np
 
-from .codec import Bytes, Float32Array
+from .codec import Bytes, Float32Array, Float64Array
 
 BLOCK = 256
 """Values that share a scale: 1/16 bit per value for scales, and 0.70 % error on normal data (performance.md)."""
@@ -108,6 +108,13 @@ class Reference:
             if code == -128 or (code != 0 and scales[i // BLOCK] == 0):
                 return 2 * num_blocks + i
         return -1
+
+    def dots_int8(self, data: Bytes, other: Bytes, num_elements: int) -> Float64Array:
+        terms = np.zeros(-(-num_elements // BLOCK), np.float64)
+        mine, others = (self._scales_and_codes(each, num_elements) for each in (data, other))
+        for i, ((scale, code), (other_scale, other_code)) in enumerate(zip(mine, others, strict=True)):
+            terms[i // BLOCK] += float(scale) * float(other_scale) * (code * other_code)  # exact, as every sum of them
+        return terms
 
     def nesterov_step(
         self, anchor: Float32Array, momentum: Float32Array, mean: Float32Array, lr: float, beta: float

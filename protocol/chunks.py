@@ -11,12 +11,11 @@ from dataclasses import dataclass
 from blake3 import blake3
 
 from ..kernels.chunk_grid import ChunkGrid as ChunkGrid
+from .commitments import DIGEST_BYTES as DIGEST_BYTES
+from .commitments import Leaf, Tree
 from .messages import Digest, Span
 from .spans import cover
 from .transport import Buffer
-
-DIGEST_BYTES = 32
-_COMMITMENT_DOMAIN = b"atoll/commitment/1\0"
 
 
 def span_chunks(grid: ChunkGrid, span: Span) -> range:
@@ -38,12 +37,12 @@ def covers(grid: ChunkGrid, spans: Sequence[Span]) -> bool:
     return cover(spans, grid.num_chunks)
 
 
-def leaf_digests(grid: ChunkGrid, encoded: Buffer) -> tuple[bytes, ...]:
-    """BLAKE3 of every encoded chunk. Raises ValueError if ``encoded`` has another length than the grid's."""
-    view = memoryview(encoded).cast("B")
-    if len(view) != grid.total_encoded:
-        raise ValueError(f"encoded vector has {len(view)} bytes instead of {grid.total_encoded}")
-    return tuple(chunk_digest(view[grid.encoded_range(chunk)]) for chunk in range(grid.num_chunks))
+def leaf_of(grid: ChunkGrid, chunk: int, encoded: Buffer) -> Leaf:
+    """Digest and squared norm of one encoded chunk. Raises ValueError if no encoder can have written it.
+
+    Releases the GIL for large chunks.
+    """
+    return Leaf(chunk_digest(encoded), grid.codec.squared_norm(encoded, grid.chunk_length(chunk)))
 
 
 def chunk_digest(encoded: Buffer) -> bytes:
@@ -51,20 +50,23 @@ def chunk_digest(encoded: Buffer) -> bytes:
     return blake3(encoded).digest()
 
 
-def span_digest(encoded: Buffer) -> Digest:
-    """`SpanResult.digest`: BLAKE3 of a span's encoded mean."""
-    return blake3(encoded).hexdigest()
+def tree_of(grid: ChunkGrid, encoded: Buffer, chunks: range | None = None) -> Tree:
+    """The tree over ``chunks`` (all by default) whose encodings ``encoded`` is, concatenated.
 
-
-def commitment(leaves: Sequence[bytes]) -> Digest:
-    """Root over a contribution's chunk digests (`Member.commitment`); binds their number and order.
-
-    All leaves travel to every span owner (32 bytes per chunk), so a flat hash does what a Merkle tree would.
+    Raises ValueError if ``encoded`` has another length, or holds what no encoder writes.
     """
-    hasher = blake3(_COMMITMENT_DOMAIN + len(leaves).to_bytes(8, "little"))
-    for leaf in leaves:
-        hasher.update(leaf)
-    return hasher.hexdigest()
+    chunks = range(grid.num_chunks) if chunks is None else chunks
+    start, stop = grid.encoded_range(chunks[0]).start, grid.encoded_range(chunks[-1]).stop
+    view = memoryview(encoded).cast("B")
+    if len(view) != stop - start:
+        raise ValueError(f"encoded vector has {len(view)} bytes instead of {stop - start}")
+    ranges = ((chunk, grid.encoded_range(chunk)) for chunk in chunks)
+    return Tree([leaf_of(grid, chunk, view[part.start - start : part.stop - start]) for chunk, part in ranges])
+
+
+def span_digest(grid: ChunkGrid, span: Span, encoded: Buffer) -> Digest:
+    """`SpanResult.digest`: root over the chunks of a span's encoded mean."""
+    return tree_of(grid, encoded, span_chunks(grid, span)).root.digest
 
 
 @dataclass(frozen=True)
@@ -76,11 +78,23 @@ class Contribution:
     tokens: int
     encoded: memoryview
     """Encoded chunks of the grid, concatenated."""
-    leaves: tuple[bytes, ...]
-    commitment: Digest
+    tree: Tree
+    """Over all chunks; its root is what is committed to."""
     num_inner_steps: int = 0
     tokens_per_s: float = 0.0
-    squared_norm: float = 0.0
+
+    @property
+    def leaves(self) -> tuple[Leaf, ...]:
+        return self.tree.leaves
+
+    @property
+    def commitment(self) -> Digest:
+        return self.tree.root.digest
+
+    @property
+    def squared_norm(self) -> float:
+        """Of the decoded values, as every owner can check for its span."""
+        return self.tree.root.squared_norm
 
     @classmethod
     def of(
@@ -93,7 +107,6 @@ class Contribution:
         num_inner_steps: int = 0,
         tokens_per_s: float = 0.0,
     ) -> Contribution:
-        """Hash ``encoded`` (run it off the event loop: about a second per 2 GB)."""
+        """Hash and measure ``encoded`` (run it off the event loop: about two seconds per 2 GB)."""
         view = memoryview(encoded).cast("B").toreadonly()
-        leaves = leaf_digests(grid, view)
-        return cls(round_number, tokens, view, leaves, commitment(leaves), num_inner_steps, tokens_per_s)
+        return cls(round_number, tokens, view, tree_of(grid, view), num_inner_steps, tokens_per_s)

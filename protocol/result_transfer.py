@@ -10,12 +10,10 @@ import asyncio
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import dataclass
-from typing import Any
-
-from blake3 import blake3
 
 from ..kernels.codec import InvalidEncoding
-from .chunks import DIGEST_BYTES, covers, span_chunks
+from .chunks import DIGEST_BYTES, covers, leaf_of, span_chunks
+from .commitments import Leaf, Tree
 from .identity import PeerId
 from .messages import Record
 from .offload import off_loop
@@ -129,20 +127,20 @@ class ResultFetcher:
         await stream.write(bytes.fromhex(digest))
         if not await read_answer(stream):
             return "does not have it"
-        hasher: Any = blake3()
+        leaves: list[Leaf] = []
         grid = self.store.grid
         for chunk in span_chunks(grid, record.plan.spans[span]):
             data = await read_payload(stream, grid.encoded_bytes(chunk))
-            await off_loop(self.executor, self._check, stream.remote, chunk, data, hasher)
+            leaves.append(await off_loop(self.executor, self._check, stream.remote, chunk, data))
             buffer.write_chunk(chunk, data)
-        if hasher.hexdigest() != digest:
+        if Tree(leaves).root.digest != digest:
             raise RemoteProtocolError(stream.remote, "result does not match its digest", f"span {span}")
         await off_loop(self.executor, buffer.hold, record.plan.spans[span], digest)
         return None
 
-    def _check(self, peer: PeerId, chunk: int, data: Buffer, hasher: Any) -> None:
+    def _check(self, peer: PeerId, chunk: int, data: Buffer) -> Leaf:
         try:
             self.store.grid.codec.check(data, self.store.grid.chunk_length(chunk))
         except InvalidEncoding as error:
             raise RemoteProtocolError(peer, "invalid encoding", f"chunk {chunk}: {error}") from None
-        hasher.update(data)
+        return leaf_of(self.store.grid, chunk, data)

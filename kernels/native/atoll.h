@@ -24,13 +24,14 @@
 #error "float operations must round to float: on 32-bit x86 compile with -msse2 -mfpmath=sse"
 #endif
 
-/* All pointers to float are aligned to 4 bytes; data may be unaligned. Lengths are in elements. */
+/* All pointers to float are aligned to 4 bytes, to double to 8; data may be unaligned. Lengths are in elements. */
 typedef struct {
     const char *name;
     int64_t (*encode)(const float *values, int64_t n, uint8_t *data);
     void (*decode)(const uint8_t *data, int64_t n, float *out);
     void (*accumulate)(const uint8_t *const *datas, const float *weights, int64_t k, int64_t n, float *out, int fresh);
     int64_t (*check)(const uint8_t *data, int64_t n);
+    void (*dots)(const uint8_t *data, const uint8_t *other, int64_t n, double *terms);
     void (*nesterov)(float *anchor, float *momentum, const float *mean, int64_t n, float lr, float beta);
     void (*fill_normal)(float *out, int64_t n, uint64_t key, uint64_t start, float factor);
 } atoll_variant;

@@ -91,6 +91,12 @@ EXPORT void atoll_int8_accumulate(int variant, const uint8_t *const *datas, cons
 
 EXPORT int64_t atoll_int8_check(int variant, const uint8_t *data, int64_t n) { return variants[variant]->check(data, n); }
 
+EXPORT void atoll_int8_dots(int variant, const uint8_t *data, const uint8_t *other, int64_t n, double *terms) {
+    fp_mode mode = enter_default_mode();
+    variants[variant]->dots(data, other, n, terms);
+    leave_default_mode(mode);
+}
+
 EXPORT void atoll_nesterov_step(int variant, float *anchor, float *momentum, const float *mean, int64_t n, float lr,
                                 float beta) {
     fp_mode mode = enter_default_mode();

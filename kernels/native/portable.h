@@ -111,6 +111,20 @@ ATOLL_TARGET static int64_t check(const uint8_t *data, int64_t n) {
     return -1;
 }
 
+/* Inner product of every block, exactly: the codes' part is an integer below 2^23, a scale has 8 significant bits. */
+ATOLL_TARGET static void dots(const uint8_t *data, const uint8_t *other, int64_t n, double *terms) {
+    int64_t num_blocks = atoll_num_blocks(n), offset = 2 * num_blocks;
+    for (int64_t block = 0; block < num_blocks; block++) {
+        int64_t first = block * ATOLL_BLOCK, size = n - first < ATOLL_BLOCK ? n - first : ATOLL_BLOCK;
+        const int8_t *codes = (const int8_t *)data + offset + first;
+        const int8_t *others = (const int8_t *)other + offset + first;
+        int32_t sum = 0;
+        for (int64_t i = 0; i < size; i++) sum += (int32_t)codes[i] * others[i];
+        double scales = (double)atoll_scale_value(data, block) * (double)atoll_scale_value(other, block);
+        terms[block] = scales * (double)sum;
+    }
+}
+
 ATOLL_TARGET static void nesterov(float *restrict anchor, float *restrict momentum, const float *restrict mean,
                                   int64_t n, float lr, float beta) {
     for (int64_t i = 0; i < n; i++) {
@@ -132,4 +146,4 @@ ATOLL_TARGET static void fill_normal(float *out, int64_t n, uint64_t key, uint64
     }
 }
 
-const atoll_variant ATOLL_VARIANT = {ATOLL_NAME, encode, decode, accumulate, check, nesterov, fill_normal};
+const atoll_variant ATOLL_VARIANT = {ATOLL_NAME, encode, decode, accumulate, check, dots, nesterov, fill_normal};

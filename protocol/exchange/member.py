@@ -4,13 +4,12 @@ from __future__ import annotations
 
 import asyncio
 import time
-from typing import Any
 
-from blake3 import blake3
 from pydantic import ValidationError
 
 from ...kernels.codec import InvalidEncoding
-from ..chunks import Contribution, span_chunks
+from ..chunks import Contribution, leaf_of, span_chunks
+from ..commitments import Leaf, Tree
 from ..messages import SpanResult
 from ..transport import Buffer, ByteStream, PeerUnreachable, RemoteProtocolError, StreamClosed
 from . import wire
@@ -27,8 +26,8 @@ class SpanMember:
         self._owner = context.plan.spans[span].owner
         self._chunks = span_chunks(context.grid, context.plan.spans[span])
         self._contribution = contribution
-        self._hasher: Any = blake3()
-        self._position = 0
+        self._leaves: list[Leaf] = []
+        """Of the chunks of the mean that have arrived."""
         self._num_resets = 0
 
     async def run(self) -> SpanResult | SpanLost | None:
@@ -66,7 +65,9 @@ class SpanMember:
     async def _send(self, stream: ByteStream) -> None:
         contribution, context = self._contribution, self._context
         try:
-            header = wire.SpanHeader(context.plan_id, self.span, contribution.leaves)
+            first, stop = self._chunks.start, self._chunks.stop
+            proof = contribution.tree.proof(first, stop - first)
+            header = wire.SpanHeader(context.plan_id, self.span, contribution.leaves[first:stop] + proof)
             await context.write(stream, header.encode())
             for chunk in self._chunks:
                 await context.write_payload(stream, contribution.encoded[context.grid.encoded_range(chunk)])
@@ -101,33 +102,33 @@ class SpanMember:
         self._num_resets += 1
         if self._num_resets > len(self._context.plan.members):
             raise RemoteProtocolError(self._owner, "more resets than members")
-        self._hasher = blake3()
-        self._position = 0
+        self._leaves.clear()
 
     async def _receive_chunk(self, stream: ByteStream, position: int) -> None:
-        if position != self._position or position >= len(self._chunks):
-            raise RemoteProtocolError(self._owner, "chunk out of order", f"{position}, not {self._position}")
+        if position != len(self._leaves) or position >= len(self._chunks):
+            raise RemoteProtocolError(self._owner, "chunk out of order", f"{position}, not {len(self._leaves)}")
         chunk = self._chunks[position]
         data = await self._context.read_payload(stream, self._context.grid.encoded_bytes(chunk))
-        await self._context.off_loop(self._check, chunk, data)
+        leaf = await self._context.off_loop(self._check, chunk, data)
         self._context.result.write_chunk(chunk, data)
-        self._position += 1
+        self._leaves.append(leaf)
 
-    def _check(self, chunk: int, data: Buffer) -> None:
+    def _check(self, chunk: int, data: Buffer) -> Leaf:
         """Refuse a mean that no encoder produces, and hash it (runs in the executor)."""
         started_s = time.perf_counter()
         try:
             self._context.grid.codec.check(data, self._context.grid.chunk_length(chunk))
         except InvalidEncoding as error:
             raise RemoteProtocolError(self._owner, "invalid encoding", f"mean of chunk {chunk}: {error}") from None
-        self._hasher.update(data)
+        leaf = leaf_of(self._context.grid, chunk, data)
         self._context.counters.check_s += time.perf_counter() - started_s
+        return leaf
 
     async def _accept(self, stream: ByteStream, text: bytes) -> SpanResult:
         result = self._parse(text)
-        if self._position != len(self._chunks):
+        if len(self._leaves) != len(self._chunks):
             raise RemoteProtocolError(self._owner, "final frame before the last chunk")
-        if result.digest != self._hasher.hexdigest():
+        if result.digest != Tree(self._leaves).root.digest:
             raise RemoteProtocolError(self._owner, "mean does not match its digest")
         await self._context.write(stream, wire.ACKNOWLEDGED)
         return result

@@ -10,13 +10,12 @@ import asyncio
 import contextlib
 import time
 from dataclasses import dataclass, field
-from typing import Any
 
 import numpy as np
-from blake3 import blake3
 
 from ...kernels.codec import Bytes, Float32Array, InvalidEncoding
-from ..chunks import chunk_digest, commitment, span_chunks
+from ..chunks import chunk_digest, leaf_of, span_chunks
+from ..commitments import Leaf, Root, Tree, verify
 from ..messages import SpanResult
 from ..transport import MAX_FRAME_BYTES, Buffer, ByteStream, RemoteProtocolError, StreamClosed
 from ..wakeup import Signal
@@ -33,7 +32,7 @@ class Generation:
     number: int
     means: list[Buffer] = field(default_factory=list[Buffer])
     """Encoded, in chunk order. Never changed once appended: senders read them while a newer generation grows."""
-    hasher: Any = field(default_factory=blake3)
+    leaves: list[Leaf] = field(default_factory=list[Leaf])
     squared_error: float = 0.0
     squared_mean: float = 0.0
 
@@ -112,7 +111,7 @@ class SpanOwner:
         reduced_s = time.perf_counter()
         encoded = np.empty(grid.encoded_bytes(self._chunks[chunk]), np.uint8)
         grid.codec.encode(mean, encoded)
-        generation.hasher.update(encoded)
+        generation.leaves.append(leaf_of(grid, self._chunks[chunk], encoded.data))
         counters.reduce_s += reduced_s - started_s
         counters.encode_s += time.perf_counter() - reduced_s
         self._measure_error(generation, mean, encoded)
@@ -129,7 +128,7 @@ class SpanOwner:
         context = self._context
         context.counters.squared_error += self._generation.squared_error
         context.counters.squared_mean += self._generation.squared_mean
-        digest = self._generation.hasher.hexdigest()
+        digest = Tree(self._generation.leaves).root.digest
         included = self._ledger.included
         self._result = SpanResult(plan=context.plan_id, span=self._span, included=included, digest=digest)
         context.on_event(SpanReduced(self._span, self._result))
@@ -210,26 +209,38 @@ class SpanOwner:
             self._exclude(member, error.rule, error.detail, misconduct=True)
 
     async def _receive_chunks(self, stream: ByteStream, member: int, header: wire.SpanHeader) -> None:
-        if commitment(header.leaves) != self._context.plan.members[member].commitment:
-            raise RemoteProtocolError(stream.remote, "digests do not match the commitment")
-        for chunk in self._chunks:
+        leaves = self._committed_leaves(stream, member, header)
+        for chunk, leaf in zip(self._chunks, leaves, strict=True):
             data = await self._context.read_payload(stream, self._context.grid.encoded_bytes(chunk))
-            await self._context.off_loop(self._check, stream, chunk, header.leaves[chunk], data)
+            await self._context.off_loop(self._check, stream, chunk, leaf, data)
             if member in self._ledger.excluded:
                 return
             self._received[member].append(data)
             self._ledger.receive(member)
             self._changed.fire()
 
-    def _check(self, stream: ByteStream, chunk: int, leaf: bytes, data: Buffer) -> None:
+    def _committed_leaves(self, stream: ByteStream, member: int, header: wire.SpanHeader) -> tuple[Leaf, ...]:
+        committed, num_chunks = self._context.plan.members[member], len(self._chunks)
+        root = Root(committed.commitment, committed.squared_norm)
+        leaves, proof = header.entries[:num_chunks], header.entries[num_chunks:]
+        if len(leaves) == num_chunks and verify(root, self._context.grid.num_chunks, self._chunks.start, leaves, proof):
+            return leaves
+        raise RemoteProtocolError(stream.remote, "leaves do not match the commitment")
+
+    def _check(self, stream: ByteStream, chunk: int, leaf: Leaf, data: Buffer) -> None:
         """Refuse a chunk that is not what was committed to or that no encoder produces (runs in the executor)."""
         started_s = time.perf_counter()
-        if chunk_digest(data) != leaf:
+        grid, num_elements = self._context.grid, self._context.grid.chunk_length(chunk)
+        if chunk_digest(data) != leaf.digest:
             raise RemoteProtocolError(stream.remote, "chunk does not match its digest", f"chunk {chunk}")
         try:
-            self._context.grid.codec.check(data, self._context.grid.chunk_length(chunk))
+            grid.codec.check(data, num_elements)
         except InvalidEncoding as error:
             raise RemoteProtocolError(stream.remote, "invalid encoding", f"chunk {chunk}: {error}") from None
+        squared_norm = grid.codec.squared_norm(data, num_elements)
+        if squared_norm != leaf.squared_norm:
+            detail = f"chunk {chunk}: {squared_norm:g}, committed to {leaf.squared_norm:g}"
+            raise RemoteProtocolError(stream.remote, "squared norm is not the committed one", detail)
         self._context.counters.check_s += time.perf_counter() - started_s
 
     async def _send_mean(self, stream: ByteStream, member: int) -> str | None:

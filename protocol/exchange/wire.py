@@ -1,6 +1,6 @@
 """Frames of a ``span`` stream.
 
-Member to owner: one header (plan, span, digests of all chunks of the contribution), then the span's encoded chunks in
+Member to owner: one header (plan, span, the leaves of the span's chunks with their proof), then the encoded chunks in
 order, then, once everything has come back, an acknowledgement. Owner to member: control frames, each `CHUNK` followed
 by that chunk's bytes. Payloads are cut into pieces of at most a frame; how many bytes follow is known to both sides
 from the plan and the grid and is never read from a frame.
@@ -11,15 +11,15 @@ from __future__ import annotations
 import struct
 from dataclasses import dataclass
 
-from ..chunks import DIGEST_BYTES
+from ..commitments import ENTRY_BYTES, Leaf
 from ..messages import Plan
 from ..payload import pieces as pieces
 from ..payload import read_payload as read_payload
-from ..transport import ByteStream, RemoteProtocolError
+from ..transport import MAX_FRAME_BYTES, ByteStream, RemoteProtocolError
 
 PROTOCOL = "span"
 
-_MAGIC = b"ats1"
+_MAGIC = b"ats2"
 _HEADER = struct.Struct("<4s32sI")
 _CONTROL = struct.Struct("<cI")
 
@@ -44,21 +44,32 @@ class SpanHeader:
 
     plan_id: str
     span: int
-    leaves: tuple[bytes, ...]
+    entries: tuple[Leaf, ...]
+    """Leaves of the span's chunks, then their proof (`commitments.Tree.proof`)."""
 
     def encode(self) -> bytes:
-        return _HEADER.pack(_MAGIC, bytes.fromhex(self.plan_id), self.span) + b"".join(self.leaves)
+        entries = b"".join(entry.encode() for entry in self.entries)
+        return _HEADER.pack(_MAGIC, bytes.fromhex(self.plan_id), self.span) + entries
 
     @classmethod
     async def read(cls, stream: ByteStream, num_chunks: int) -> SpanHeader:
-        """Raises `RemoteProtocolError` unless it is a header with exactly ``num_chunks`` digests."""
-        num_bytes = _HEADER.size + num_chunks * DIGEST_BYTES
-        frame = await stream.read(num_bytes)
-        if len(frame) != num_bytes or not frame.startswith(_MAGIC):
-            raise RemoteProtocolError(stream.remote, "malformed span header", f"{len(frame)} bytes, not {num_bytes}")
-        _, plan_id, span = _HEADER.unpack_from(frame)
-        starts = range(_HEADER.size, num_bytes, DIGEST_BYTES)
-        return cls(plan_id.hex(), span, tuple(frame[start : start + DIGEST_BYTES] for start in starts))
+        """Raises `RemoteProtocolError` for anything else than a header of a span of at most ``num_chunks``.
+
+        How many entries there must be, only the plan says, which may come later than the stream.
+        """
+        frame = await stream.read(min(max_header_bytes(num_chunks), MAX_FRAME_BYTES))
+        try:
+            magic, plan_id, span = _HEADER.unpack_from(frame)
+            if magic != _MAGIC:
+                raise ValueError(f"{len(frame)} bytes of another protocol")
+            return cls(plan_id.hex(), span, Leaf.decode_all(memoryview(frame)[_HEADER.size :]))
+        except (struct.error, ValueError) as error:
+            raise RemoteProtocolError(stream.remote, "malformed span header", str(error)) from None
+
+
+def max_header_bytes(num_chunks: int) -> int:
+    """Longest header on a grid: all leaves, or one of them with a proof of two nodes a level."""
+    return _HEADER.size + ENTRY_BYTES * max(num_chunks, 2 + 2 * num_chunks.bit_length())
 
 
 @dataclass(frozen=True)

@@ -66,7 +66,13 @@ def plan_of(members: list[Node], owners: list[Node]) -> Plan:
         parent="0" * 64,
         parent_state="0" * 64,
         members=tuple(
-            Member(peer=node.swarm.peer_id, tokens=100, commitment=node.contribution.commitment) for node in members
+            Member(
+                peer=node.swarm.peer_id,
+                tokens=100,
+                commitment=node.contribution.commitment,
+                squared_norm=node.contribution.squared_norm,
+            )
+            for node in members
         ),
         spans=tuple(
             Span(first_chunk=edges[i], num_chunks=edges[i + 1] - edges[i], owner=owner.swarm.peer_id)

@@ -71,7 +71,8 @@ def run_all(values: np.ndarray) -> dict[str, bytes]:
     int8.accumulate_many(datas, WEIGHTS, many)
     anchor, momentum = values.copy(), decoded.copy()
     nesterov_step(anchor, momentum, many, LR, BETA)
-    results = {"encoded": datas[0], "decoded": decoded, "accumulated": one, "mean": many}
+    norms = np.array([int8.squared_norm(data, values.size) for data in datas])
+    results = {"encoded": datas[0], "decoded": decoded, "accumulated": one, "mean": many, "squared_norms": norms}
     return {name: array.tobytes() for name, array in (results | {"anchor": anchor, "momentum": momentum}).items()}
 
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import numpy as np
 import pytest
 from hypothesis import HealthCheck, example, given, settings
@@ -109,6 +111,35 @@ def test_checks_of_arbitrary_bytes_reach_the_same_verdict(noise, num):
             except InvalidEncoding as refusal:
                 verdicts.add(str(refusal))
     assert len(verdicts) == 1
+
+
+@common
+@given(vectors())
+def test_inner_products_have_the_same_bits_and_are_those_of_the_decoded_values(values):
+    datas = [encode(values), encode(np.roll(values, 1)[::-1])]
+    dots = on_each(lambda: [np.float64(INT8.dot(*datas, values.size))])
+    assert_all_equal(dots)
+    first, second = (decode(data, values.size).astype(np.float64) for data in datas)
+    assert np.frombuffer(dots["reference"][0]) == math.fsum((first * second).tolist())
+
+
+@common
+@given(vectors())
+def test_squared_norms_have_the_same_bits_and_are_those_of_the_decoded_values(values):
+    data = encode(values)
+    norms = on_each(lambda: [np.float64(INT8.squared_norm(data, values.size))])
+    assert_all_equal(norms)
+    decoded = decode(data, values.size).astype(np.float64)
+    assert np.frombuffer(norms["reference"][0]) == math.fsum((decoded * decoded).tolist())
+
+
+@common
+@given(vectors(st.sampled_from([0, 1, 300, 4095, 4096, 4097, 9000])))
+def test_the_float32_norm_is_the_sum_of_exact_squares_in_lanes(values):
+    data, lanes = values.astype("<f4").tobytes(), [0.0] * 4096
+    for i, value in enumerate(values.tolist()):
+        lanes[i % 4096] += value * value
+    assert codec("float32").squared_norm(data, values.size) == math.fsum(lanes)
 
 
 @common

@@ -2,14 +2,26 @@
 
 from __future__ import annotations
 
+from dataclasses import astuple
 from itertools import pairwise
 
+import numpy as np
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from atoll.kernels.codec import codec
-from atoll.protocol.chunks import ChunkGrid, Contribution, commitment, covers, span_chunks, span_digest, span_range
+from atoll.protocol.chunks import (
+    ChunkGrid,
+    Contribution,
+    covers,
+    leaf_of,
+    span_chunks,
+    span_digest,
+    span_range,
+    tree_of,
+)
+from atoll.protocol.commitments import Tree
 from atoll.protocol.identity import Identity
 from atoll.protocol.messages import Span
 
@@ -56,23 +68,26 @@ def test_an_empty_grid_is_refused(num_elements, chunk_elements):
         ChunkGrid(num_elements, chunk_elements, codec("int8"))
 
 
-@given(
-    st.lists(st.binary(min_size=32, max_size=32), max_size=5), st.integers(0, 4), st.binary(min_size=32, max_size=32)
-)
-def test_a_commitment_binds_every_leaf_their_order_and_their_number(leaves, index, other):
-    root = commitment(leaves)
-    assert commitment([*leaves, other]) != root
-    if index < len(leaves) and leaves[index] != other:
-        assert commitment([*leaves[:index], other, *leaves[index + 1 :]]) != root
-    if leaves != leaves[::-1]:
-        assert commitment(leaves[::-1]) != root
-
-
-def test_a_contribution_knows_its_digests():
+def test_a_contribution_knows_its_leaves():
     grid = ChunkGrid(600, 256, codec("float32"))
-    encoded = bytearray(range(256)) * 10
-    contribution = Contribution.of(grid, encoded[: grid.total_encoded], round_number=3, tokens=7)
-    assert contribution.commitment == commitment(contribution.leaves)
-    assert contribution.leaves[2].hex() == span_digest(encoded[grid.encoded_range(2)])
+    encoded = bytearray(np.linspace(-2, 2, 600, dtype=np.float32).tobytes())
+    contribution = Contribution.of(grid, encoded, round_number=3, tokens=7)
+    assert (contribution.commitment, contribution.squared_norm) == astuple(Tree(contribution.leaves).root)
+    assert contribution.leaves[2] == leaf_of(grid, 2, encoded[grid.encoded_range(2)])
+    assert contribution.squared_norm == pytest.approx(float(np.square(np.linspace(-2, 2, 600)).sum()), rel=1e-6)
     with pytest.raises(ValueError, match="instead of"):
-        Contribution.of(grid, encoded, round_number=3, tokens=7)
+        Contribution.of(grid, encoded + b"x", round_number=3, tokens=7)
+
+
+def test_a_spans_digest_is_the_root_over_its_own_chunks():
+    grid = ChunkGrid(600, 256, codec("float32"))
+    encoded = np.linspace(-2, 2, 600, dtype=np.float32).tobytes()
+    leaves = Contribution.of(grid, encoded, round_number=3, tokens=7).leaves
+    span = Span(first_chunk=1, num_chunks=2, owner=OWNER)
+    assert span_digest(grid, span, encoded[span_range(grid, span)]) == Tree(leaves[1:]).root.digest
+
+
+def test_bytes_that_no_encoder_writes_have_no_tree():
+    grid = ChunkGrid(600, 256, codec("float32"))
+    with pytest.raises(ValueError, match="squared norm"):
+        tree_of(grid, np.full(600, np.nan, np.float32).tobytes())

@@ -13,7 +13,7 @@ import pytest
 
 from atoll.kernels.codec import codec
 from atoll.protocol import round_loop
-from atoll.protocol.chunks import ChunkGrid, Contribution, commitment, leaf_digests
+from atoll.protocol.chunks import ChunkGrid, Contribution
 from atoll.protocol.identity import Identity, PeerId
 from atoll.protocol.leader import permutation
 from atoll.protocol.memory import MemoryNetwork, StallStream, Unreachable
@@ -157,8 +157,7 @@ class Swarm:
 
 def contribution_of(round_number: int, value: float, tokens: int) -> Contribution:
     encoded = np.full(NUM_ELEMENTS, value, np.float32).tobytes()
-    leaves = leaf_digests(GRID, encoded)
-    return Contribution(round_number, tokens, memoryview(encoded), leaves, commitment(leaves))
+    return Contribution.of(GRID, encoded, round_number=round_number, tokens=tokens)
 
 
 @pytest.fixture

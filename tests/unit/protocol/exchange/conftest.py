@@ -20,6 +20,7 @@ from atoll.protocol.exchange import (
     ExchangeSettings,
     SpanInbox,
 )
+from atoll.protocol.exchange.wire import SpanHeader
 from atoll.protocol.identity import Identity, PeerId
 from atoll.protocol.memory import MemoryNetwork
 from atoll.protocol.messages import Member, Plan, Record, Span
@@ -74,11 +75,19 @@ class Lab:
             self.codec.encode(self.values[peer][self.grid.elements(chunk)], encoded[self.grid.encoded_range(chunk)])
         return Contribution.of(self.grid, encoded.data, round_number=1, tokens=self.tokens[peer])
 
+    def header(self, peer: int, span: int) -> SpanHeader:
+        """What the peer honestly opens a span's stream with."""
+        chunks, tree = span_chunks(self.grid, self.plan.spans[span]), self.contributions[peer].tree
+        entries = tree.leaves[chunks.start : chunks.stop] + tree.proof(chunks.start, len(chunks))
+        return SpanHeader(self.plan.content_id(), span, entries)
+
     def commit_to(self, peer: int, contribution: Contribution) -> None:
         """Let the plan count on another contribution of this peer."""
         self.contributions[peer] = contribution
         members = list(self.plan.members)
-        members[peer] = members[peer].model_copy(update={"commitment": contribution.commitment})
+        members[peer] = members[peer].model_copy(
+            update={"commitment": contribution.commitment, "squared_norm": contribution.squared_norm}
+        )
         self.plan = self.plan.model_copy(update={"members": tuple(members)})
 
     def _plan(self, owners: Iterable[int], attempt_timeout_s: float) -> Plan:
@@ -89,7 +98,12 @@ class Lab:
             for i, owner in enumerate(owners)
         ]
         members = [
-            Member(peer=peer, tokens=self.tokens[i], commitment=self.contributions[i].commitment)
+            Member(
+                peer=peer,
+                tokens=self.tokens[i],
+                commitment=self.contributions[i].commitment,
+                squared_norm=self.contributions[i].squared_norm,
+            )
             for i, peer in enumerate(self.peers)
         ]
         return Plan(
@@ -159,7 +173,7 @@ class Lab:
             assert len(results) == 1, f"span {span}: {results or 'nobody holds it'}"
             (result,) = results
             expected = self.replay(span, result.included)
-            assert result.digest == span_digest(expected)
+            assert result.digest == span_digest(self.grid, self.plan.spans[span], expected)
             for peer in holders:
                 assert self.mean(peer, span) == expected
                 assert self.stores[self.peers[peer]].find(result.digest) == expected

@@ -17,7 +17,7 @@ from atoll.protocol.exchange import (
 )
 from atoll.protocol.memory import CutStream, Delay, Die, StallStream, Unreachable
 
-HEADER_BYTES = 40 + 32 * 12
+HEADER_BYTES = 40 + 40 * (4 + 1)  # the shortest proof, of the last span
 SPAN_BYTES = 4 * 258
 EVERYBODY, WITHOUT_LAST = (True,) * 4, (True, True, True, False)
 
@@ -54,7 +54,7 @@ async def test_chunks_that_were_reduced_with_a_member_that_then_fails_are_reduce
     swarm = four(lab)
     # Two of the span's four chunks pass, so that the owner has already reduced and sent means that contain them.
     swarm.network.inject(
-        CutStream(sender=swarm.peers[3], receiver=swarm.peers[0], after_bytes=36 + 4 + 32 * 12 + 258 * 2)
+        CutStream(sender=swarm.peers[3], receiver=swarm.peers[0], after_bytes=36 + 4 + 40 * (4 + 2) + 258 * 2)
     )
     reports = await swarm.run()
     assert swarm.check_agreement(reports) == [WITHOUT_LAST, EVERYBODY, EVERYBODY]

@@ -8,29 +8,36 @@ import dataclasses
 import numpy as np
 import pytest
 
-from atoll.protocol.chunks import Contribution
+from atoll.protocol.chunks import chunk_digest
+from atoll.protocol.commitments import Leaf, Tree
 from atoll.protocol.exchange import MemberExcluded, check_plan
-from atoll.protocol.exchange.wire import ACKNOWLEDGED, SpanHeader
+from atoll.protocol.exchange.wire import ACKNOWLEDGED
 from atoll.protocol.memory import CorruptStream
 from atoll.protocol.messages import SpanResult
 from atoll.protocol.transport import RemoteProtocolError, StreamClosed
-
-HEADER_BYTES = 40
 
 
 def rules(swarm, owner):
     return {(event.peer, event.rule, event.misconduct) for event in swarm.said(owner, MemberExcluded)}
 
 
+class Disguised(Tree):
+    """Other leaves than those of the root that it names."""
+
+    root = None
+
+
 def recommit(swarm, peer, encoded):
-    """Let a peer commit to, and send, arbitrary bytes of the right length."""
-    tokens = swarm.tokens[peer]
-    swarm.commit_to(peer, Contribution.of(swarm.grid, encoded, round_number=1, tokens=tokens))
+    """Let a peer commit to, and send, arbitrary bytes of the right length, with the norms of its honest ones."""
+    mine, grid = swarm.contributions[peer], swarm.grid
+    digests = (chunk_digest(encoded[grid.encoded_range(chunk)]) for chunk in range(grid.num_chunks))
+    leaves = [dataclasses.replace(leaf, digest=digest) for leaf, digest in zip(mine.leaves, digests, strict=True)]
+    swarm.commit_to(peer, dataclasses.replace(mine, encoded=memoryview(encoded), tree=Tree(leaves)))
 
 
 async def test_a_chunk_that_was_changed_on_the_way_is_refused(lab):
     swarm = lab(num_peers=4, owners=[0, 1, 2])
-    offset = HEADER_BYTES + 32 * swarm.grid.num_chunks + 300
+    offset = len(swarm.header(3, 1).encode()) + 300
     swarm.network.inject(CorruptStream(sender=swarm.peers[3], receiver=swarm.peers[1], offset=offset))
     reports = await swarm.run()
     assert swarm.check_agreement(reports) == [(True,) * 4, (True, True, True, False), (True,) * 4]
@@ -40,9 +47,31 @@ async def test_a_chunk_that_was_changed_on_the_way_is_refused(lab):
 async def test_digests_that_are_not_the_committed_ones_are_refused(lab):
     swarm = lab(num_peers=4, owners=[0, 1, 2])
     mine = swarm.contributions[3]
-    swarm.contributions[3] = dataclasses.replace(mine, leaves=(bytes(32), *mine.leaves[1:]))
+    disguised = Disguised([Leaf(bytes(32), 1.0), *mine.leaves[1:]])
+    disguised.root = mine.tree.root
+    swarm.contributions[3] = dataclasses.replace(mine, tree=disguised)
     assert swarm.check_agreement(await swarm.run()) == [(True, True, True, False)] * 3
-    assert rules(swarm, 0) == {(swarm.peers[3], "digests do not match the commitment", True)}
+    assert rules(swarm, 0) == {(swarm.peers[3], "leaves do not match the commitment", True)}
+
+
+async def test_a_norm_that_is_stated_too_small_is_refused_by_the_spans_owner(lab):
+    swarm = lab(num_peers=4, owners=[0, 1, 2])
+    mine, owned = swarm.contributions[3], swarm.plan.spans[1].first_chunk
+    leaves = list(mine.leaves)
+    leaves[owned] = dataclasses.replace(leaves[owned], squared_norm=leaves[owned].squared_norm / 4)
+    swarm.commit_to(3, dataclasses.replace(mine, tree=Tree(leaves)))
+    flags = swarm.check_agreement(await swarm.run())
+    assert flags == [(True,) * 4, (True, True, True, False), (True,) * 4]
+    assert rules(swarm, 1) == {(swarm.peers[3], "squared norm is not the committed one", True)}
+
+
+async def test_a_norm_in_the_plan_that_is_not_the_sum_of_the_leaves_is_refused(lab):
+    swarm = lab(num_peers=4, owners=[0, 1, 2])
+    members = list(swarm.plan.members)
+    members[3] = members[3].model_copy(update={"squared_norm": members[3].squared_norm / 2})
+    swarm.plan = swarm.plan.model_copy(update={"members": tuple(members)})
+    assert swarm.check_agreement(await swarm.run()) == [(True, True, True, False)] * 3
+    assert rules(swarm, 0) == {(swarm.peers[3], "leaves do not match the commitment", True)}
 
 
 @pytest.mark.parametrize("scale", [0x7F80, 0x7FC0, 0xBF80, 0x0001], ids=["inf", "nan", "negative", "subnormal"])
@@ -75,7 +104,7 @@ async def test_frames_of_wrong_length_are_refused(lab, frame, rule):
     others = asyncio.create_task(swarm.run(absent=[2]))
     for span in range(2):
         stream = await swarm.transports[swarm.peers[2]].open(swarm.peers[span], "span")
-        await stream.write(SpanHeader(swarm.plan.content_id(), span, swarm.contributions[2].leaves).encode())
+        await stream.write(swarm.header(2, span).encode())
         await stream.write(frame)
     assert swarm.check_agreement(await others) == [(True, True, False)] * 2
     assert rules(swarm, 0) == {(swarm.peers[2], rule, True)}
@@ -95,7 +124,7 @@ async def test_only_members_are_heard_and_once_per_span(lab):
     swarm = lab(num_peers=3, owners=[0], progress_timeout_s=5.0)
     swarm.plan = swarm.plan.model_copy(update={"members": swarm.plan.members[:2]})
     swarm.tokens.pop()
-    header = SpanHeader(swarm.plan.content_id(), 0, swarm.contributions[2].leaves).encode()
+    header = swarm.header(2, 0).encode()
     owner = asyncio.create_task(swarm.run(absent=[1, 2]))
     for _ in range(2):
         stranger = await swarm.transports[swarm.peers[2]].open(swarm.peers[0], "span")

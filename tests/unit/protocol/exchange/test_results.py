@@ -182,7 +182,7 @@ def test_spans_that_are_held_side_by_side_are_all_found_again(tmp_path: Path) ->
         spans = [Span(first_chunk=chunk, num_chunks=1, owner=LATE) for chunk in range(16)]
         for span in spans:
             buffer.write_chunk(span.first_chunk, bytes(grid.encoded_bytes(span.first_chunk)))
-        digests = [span_digest(buffer.encoded[span_range(grid, span)]) for span in spans]
+        digests = [span_digest(grid, span, buffer.encoded[span_range(grid, span)]) for span in spans]
         with ThreadPoolExecutor(8) as executor:
             list(executor.map(buffer.hold, spans, digests))
         again = ResultBuffer(tmp_path / f"{attempt}.mean", 1, "plan", grid)
