@@ -133,7 +133,9 @@ class SpanResult(Frozen):
     included: tuple[bool, ...]
     """One flag per ``Plan.members``: the mean of every chunk of the span is over exactly these."""
     digest: Digest
-    """BLAKE3 of the span's encoded mean."""
+    """Root over the chunks of the span's encoded mean (`chunks.span_digest`)."""
+    signature: Annotated[str, Field(pattern=r"^([0-9a-f]{128})?$")] = ""
+    """The owner's, over all of the above (`signed_results`); hexadecimal."""
 
 
 class Record(Frozen):

@@ -1,0 +1,30 @@
+"""An owner's signature under a span result: what makes a wrong or a second result provable. Pure."""
+
+from __future__ import annotations
+
+from functools import lru_cache
+
+from .identity import Identity, PeerId, verify
+from .messages import SpanResult, canonical_json
+
+DOMAIN = b"atoll/result/1\0"
+
+
+def signed(identity: Identity, result: SpanResult) -> SpanResult:
+    """``result`` with this identity's signature. Ed25519 is deterministic: the same result gets the same one."""
+    return result.model_copy(update={"signature": identity.sign(_statement(result)).hex()})
+
+
+@lru_cache(maxsize=4096)
+def is_signed(result: SpanResult, owner: PeerId) -> bool:
+    """Whether ``owner`` has signed exactly this. The plan's id inside binds run, lineage, round and attempt."""
+    return verify(owner, bytes.fromhex(result.signature), _statement(result))
+
+
+def says_the_same(first: SpanResult, second: SpanResult) -> bool:
+    """Whether two results differ in nothing but their signatures."""
+    return _statement(first) == _statement(second)
+
+
+def _statement(result: SpanResult) -> bytes:
+    return DOMAIN + canonical_json(result.model_dump(mode="json", exclude={"signature"}))
