@@ -24,6 +24,9 @@ MIN_MEMBERS = 5
 """Of four, two attackers are half; of five, they are a minority."""
 AGREEMENT = 0.5
 """A member whose median cosine with the others is below this share of what is usual in the chunk is left out of it."""
+SIGNIFICANT = 4.0
+"""Cosines of unrelated vectors of n elements have a standard deviation of 1/√n. A usual score below so many of them is
+no direction to judge by; from there on, half of it is at least four deviations of a median of four cosines away."""
 TRIMMED_SHARE = 0.2
 """Share of the members whose values `trimmed_mean` leaves out at either end."""
 CENTRED_STEPS = 3
@@ -70,12 +73,12 @@ def _agreement(codec: Codec, datas: Sequence[Encoded], weights: Sequence[float],
 
     A member's score is the (low) median of its cosines with each other member: a minority can lift it for its own
     kind but not above what the majority gives. Who scores below `AGREEMENT` times the median score is left out and
-    its weight goes to the rest in proportion. No direction in common (a median score of zero or less): nobody is.
+    its weight goes to the rest in proportion. Without a direction in common (`SIGNIFICANT`) nobody is.
     """
     scores = scores_of(cosines(codec, datas, out.size))
     usual = median_low(scores)
     limit = AGREEMENT * usual
-    if usual <= 0:
+    if usual <= SIGNIFICANT / math.sqrt(out.size):
         return _mean(codec, datas, weights, out)
     left_out = tuple(LeftOut(i, score, limit) for i, score in enumerate(scores) if score < limit)
     kept = [i for i, score in enumerate(scores) if score >= limit]

@@ -22,6 +22,7 @@ _WARNINGS: dict[str, str] = {
     "round.aborted": "round {round} was given up: {reason}; nothing is lost, the work counts in the next attempt",
     "exchange.lost": "round {round}: {peer} dropped out while averaging ({why}); others average its part again",
     "exchange.excluded": "round {round}: {peer} was left out of a span: {why}",
+    "exchange.left_out": "round {round}: the {rule} took no notice of {peer} in {num_chunks} chunks",
     "exchange.failed": "round {round}: {why}",
     "peer.rejected": "a message of {peer} was rejected ({rule}): {detail}",
     "state.disagrees": "this node's state after round {head} differs from the swarm's; the right one is being loaded",

@@ -38,6 +38,8 @@ def refusals(members: Sequence[Member]) -> dict[int, Refusal]:
         i: Refusal("empty contribution", 0.0, math.ulp(0.0)) for i, m in enumerate(members) if m.squared_norm == 0
     }
     norms = {i: math.sqrt(member.squared_norm) for i, member in enumerate(members) if i not in refused}
+    if not norms:
+        return {}  # nobody's work moves anything, which is no reason to stop the run
     if len(norms) < MIN_COMPARED:
         return refused
     limit = ABSURD_FACTOR * median_low(norms.values())

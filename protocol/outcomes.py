@@ -15,9 +15,9 @@ class RoundEvent:
     """Something that happened. Points of a round, in order: ``round.plan_sent`` and ``round.proposed`` (leader),
     ``exchange.sending``, ``exchange.reducing`` (owner), ``round.voted``, ``round.committed``, ``round.applied``.
 
-    Others: ``round.aborted``, ``exchange.lost``, ``exchange.excluded``, ``exchange.failed``, ``peer.rejected``,
-    ``peer.unreachable``, ``results.unavailable``, ``state.disagrees``, ``state.syncing``, ``state.unproven``,
-    ``state.unwritable``, ``votes.unwritable``, ``votes.abstaining``, ``node.woke``.
+    Others: ``round.aborted``, ``exchange.lost``, ``exchange.excluded``, ``exchange.left_out``, ``exchange.failed``,
+    ``peer.rejected``, ``peer.unreachable``, ``results.unavailable``, ``state.disagrees``, ``state.syncing``,
+    ``state.unproven``, ``state.unwritable``, ``votes.unwritable``, ``votes.abstaining``, ``node.woke``.
     """
 
     point: str

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
+from dataclasses import asdict
 
 from . import exchange as xchg
 from .chunks import ChunkGrid, Contribution
@@ -14,6 +15,7 @@ from .messages import Plan, Record
 from .result_transfer import ResultFetcher, ResultServer, ResultsUnavailable
 from .results import ResultStore
 from .round_machine import Event, ExchangeEnded, ResultsHeld, SpanLost, SpanReduced
+from .spec import Genesis
 from .transport import RemoteProtocolError, Transport
 from .wakeup import Signal
 
@@ -49,10 +51,10 @@ class Reduction:
         self.counters: ExchangeCounters | None = None
         """Of the exchange that ran last."""
 
-    def start(self, plan: Plan, contribution: Contribution | None) -> None:
-        """Begin a plan's exchange."""
+    def start(self, plan: Plan, contribution: Contribution | None, rules: Genesis) -> None:
+        """Begin a plan's exchange under the rules that the plan is made under."""
         plan_id = plan.content_id()
-        task = asyncio.create_task(self._run(plan, plan_id, contribution))
+        task = asyncio.create_task(self._run(plan, plan_id, contribution, rules))
         self._exchanges[plan_id] = task
         task.add_done_callback(lambda _: self._end(plan_id))
 
@@ -104,7 +106,7 @@ class Reduction:
 
     # --- inside -------------------------------------------------------------------------------------------------------
 
-    async def _run(self, plan: Plan, plan_id: str, contribution: Contribution | None) -> None:
+    async def _run(self, plan: Plan, plan_id: str, contribution: Contribution | None, rules: Genesis) -> None:
         translate = _Translator(plan, plan_id, self._feed, self._observe, self._changed)
         try:
             exchange = Exchange(
@@ -118,6 +120,8 @@ class Reduction:
                 translate,
                 self._settings,
                 self._executor,
+                rules.trust,
+                rules.limits,
             )
             self.counters = exchange.counters
             await exchange.run()
@@ -160,6 +164,13 @@ class Reduction:
         self._observe("peer.rejected", {"peer": error.peer, "rule": error.rule, "detail": error.detail})
 
 
+def _exclusion(event: xchg.MemberExcluded) -> dict[str, object]:
+    fields: dict[str, object] = {"peer": event.peer, "rule": event.rule, "why": event.detail or event.rule}
+    if event.value is not None:
+        fields |= {"value": event.value, "limit": event.limit}
+    return fields
+
+
 def _held(record: Record) -> ResultsHeld:
     return ResultsHeld(record.plan.content_id(), tuple(result.digest for result in record.results))
 
@@ -189,8 +200,9 @@ class _Translator:
                 self._observe("exchange.lost", {"peer": event.owner, "span": event.span, "why": event.why})
                 self._feed(SpanLost(self._plan_id, event.span, event.why))
             case xchg.MemberExcluded():
-                detail = event.detail or event.rule
-                self._observe("exchange.excluded", {"peer": event.peer, "rule": event.rule, "why": detail})
+                self._observe("exchange.excluded", _exclusion(event))
+            case xchg.MemberLeftOut():
+                self._observe("exchange.left_out", asdict(event))
             case xchg.SelfExcluded():
                 self._observe("exchange.excluded", {"peer": event.owner, "rule": "self", "why": event.why})
             case xchg.FirstChunkSent():

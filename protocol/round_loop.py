@@ -295,7 +295,7 @@ class RoundLoop:
                 self._mail.post(action.to, action.message)
                 self._mark(action.message)
             case machine.StartExchange():
-                self.reduction.start(action.plan, self.pending.contribution if self.pending else None)
+                self.reduction.start(action.plan, self.pending.contribution if self.pending else None, self._genesis)
             case machine.CancelExchange():
                 self.reduction.cancel(action.plan_id)
             case machine.FetchResults():

@@ -127,8 +127,8 @@ class TrustConfig(Frozen):
 
     clip_factor: Annotated[float, Field(ge=0, le=1e6)] = 2.0
     """A contribution's norm is cut to this many medians of the members' norms. 0: not cut."""
-    aggregation: Literal["mean", "agreement", "trimmed_mean", "centred_clip"] = "mean"
-    """The mean that an owner computes over the members of a span."""
+    aggregation: Literal["mean", "agreement", "trimmed_mean", "centred_clip"] = "agreement"
+    """What an owner makes of a chunk (`kernels/aggregation.py`). With fewer than five members always the mean."""
     max_share: Annotated[float, Field(gt=0, le=1)] = 0.5
     """Largest share of the weight that one of three or more members has."""
     probation_rounds: Annotated[int, Field(ge=0, le=2**20)] = 0

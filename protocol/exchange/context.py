@@ -15,6 +15,7 @@ from ..messages import Plan, SpanResult
 from ..offload import off_loop
 from ..payload import pieces, read_payload
 from ..results import ResultBuffer
+from ..spec import LimitsConfig, TrustConfig
 from ..transport import Buffer, ByteStream, Transport
 from .events import ExchangeCounters, ExchangeEvent, ExchangeSettings, FirstChunkReduced, FirstChunkSent
 
@@ -36,6 +37,8 @@ class ExchangeContext:
     on_event: Callable[[ExchangeEvent], None]
     settings: ExchangeSettings
     executor: Executor
+    trust: TrustConfig
+    limits: LimitsConfig
     counters: ExchangeCounters = field(default_factory=ExchangeCounters)
     _said: set[type[ExchangeEvent]] = field(default_factory=set[type[ExchangeEvent]])
 

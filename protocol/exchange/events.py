@@ -46,6 +46,25 @@ class MemberExcluded:
     detail: str = ""
     misconduct: bool = False
     """Whether the peer sent something that no honest peer sends, rather than too little."""
+    value: float | None = None
+    """What was measured, for rules that measure something."""
+    limit: float | None = None
+    """What the rule allows."""
+
+
+@dataclass(frozen=True)
+class MemberLeftOut:
+    """The aggregation of a span that I own took no notice of this member in some chunks."""
+
+    span: int
+    peer: PeerId
+    rule: str
+    num_chunks: int
+    """How many of the span's chunks."""
+    value: float
+    """The worst that was measured in one of them."""
+    limit: float
+    """What was allowed in that chunk."""
 
 
 @dataclass(frozen=True)
@@ -72,7 +91,14 @@ class FirstChunkReduced:
 
 
 ExchangeEvent: TypeAlias = (
-    SpanReduced | SpanHeld | SpanLost | MemberExcluded | SelfExcluded | FirstChunkSent | FirstChunkReduced
+    SpanReduced
+    | SpanHeld
+    | SpanLost
+    | MemberExcluded
+    | MemberLeftOut
+    | SelfExcluded
+    | FirstChunkSent
+    | FirstChunkReduced
 )
 
 

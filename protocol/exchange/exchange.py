@@ -15,6 +15,7 @@ from ..chunks import ChunkGrid, Contribution, covers
 from ..identity import PeerId
 from ..messages import Plan, SpanResult
 from ..results import ResultBuffer
+from ..spec import LimitsConfig, TrustConfig
 from ..stream_limit import StreamLimit
 from ..tasks import run_all
 from ..transport import ByteStream, RemoteProtocolError, Transport
@@ -72,6 +73,7 @@ class Exchange:
     """Carries out one plan on this node.
 
     ``contribution`` is this node's own, or None if it has none (it then serves the spans it owns and nothing else).
+    ``trust`` and ``limits`` are those of the rules that the plan is made under: they decide weights and aggregation.
     Events are delivered in order by plain calls in the event loop. A failing member costs only its own contribution, a
     failing owner only its spans; neither raises. Cancelling `run` ends all streams of the plan.
 
@@ -90,10 +92,13 @@ class Exchange:
         on_event: Callable[[ExchangeEvent], None],
         settings: ExchangeSettings,
         executor: Executor,
+        trust: TrustConfig | None = None,
+        limits: LimitsConfig | None = None,
     ) -> None:
         check_plan(plan, grid)
         mine = contribution if contribution and _counts_on(plan, me, contribution) else None
-        self._context = ExchangeContext(plan, me, mine, grid, transport, result, on_event, settings, executor)
+        terms = trust or TrustConfig(), limits or LimitsConfig()
+        self._context = ExchangeContext(plan, me, mine, grid, transport, result, on_event, settings, executor, *terms)
         self._inbox = inbox
         spans = enumerate(plan.spans)
         self._owners = {index: SpanOwner(self._context, index) for index, span in spans if span.owner == me}

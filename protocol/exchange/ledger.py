@@ -8,19 +8,21 @@ not fail the span any more.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
+from typing import TypeAlias
 
-from ...kernels.chunk_grid import normalised_weights
+Weigh: TypeAlias = Callable[[Sequence[bool]], Sequence[float]]
+"""Weight of every member in a mean of those that are included (`weights.weights`); zero for the others."""
 
 
 @dataclass
 class SpanLedger:
     """Book-keeping of one span; members are named by their index in the plan."""
 
-    tokens: Sequence[int]
-    """Per member, the weight of its contribution."""
+    num_members: int
     num_chunks: int
+    weigh: Weigh
     generation: int = 0
     num_reduced: int = 0
     """Chunks reduced in this generation."""
@@ -30,26 +32,27 @@ class SpanLedger:
     """Per member, how many chunks have arrived and passed all checks."""
 
     def __post_init__(self) -> None:
-        self.num_received = [0] * len(self.tokens)
+        self.num_received = [0] * self.num_members
 
     @property
     def members(self) -> list[int]:
         """Those who are still in, in plan order."""
-        return [member for member in range(len(self.tokens)) if member not in self.excluded]
+        return [member for member in range(self.num_members) if member not in self.excluded]
 
     @property
     def included(self) -> tuple[bool, ...]:
-        return tuple(member not in self.excluded for member in range(len(self.tokens)))
+        return tuple(member not in self.excluded for member in range(self.num_members))
 
     @property
     def weights(self) -> list[float]:
-        """tokens / Σ tokens over `members`; rounded to float32 by the kernel. Raises ValueError if Σ is zero."""
-        return normalised_weights([self.tokens[member] for member in self.members])
+        """Per member of `members`; rounded to float32 by the kernel."""
+        each = self.weigh(self.included)
+        return [each[member] for member in self.members]
 
     @property
     def is_hopeless(self) -> bool:
         """Nobody with any weight is left."""
-        return not any(self.tokens[member] for member in self.members)
+        return not any(self.weights)
 
     @property
     def next_chunk(self) -> int | None:

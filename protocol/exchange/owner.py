@@ -9,19 +9,24 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
 
+from ...kernels.aggregation import LeftOut
 from ...kernels.codec import Bytes, Float32Array, InvalidEncoding
+from ..admission import refusals
+from ..aggregation import reduce_chunk
 from ..chunks import chunk_digest, leaf_of, span_chunks
 from ..commitments import Leaf, Root, Tree, verify
 from ..messages import SpanResult
 from ..transport import MAX_FRAME_BYTES, Buffer, ByteStream, RemoteProtocolError, StreamClosed
 from ..wakeup import Signal
+from ..weights import weights
 from . import wire
 from .context import ExchangeContext
-from .events import FirstChunkReduced, MemberExcluded, SpanHeld, SpanLost, SpanReduced
+from .events import FirstChunkReduced, MemberExcluded, MemberLeftOut, SpanHeld, SpanLost, SpanReduced
 from .ledger import SpanLedger
 
 
@@ -33,6 +38,8 @@ class Generation:
     means: list[Buffer] = field(default_factory=list[Buffer])
     """Encoded, in chunk order. Never changed once appended: senders read them while a newer generation grows."""
     leaves: list[Leaf] = field(default_factory=list[Leaf])
+    left_out: list[LeftOut] = field(default_factory=list[LeftOut])
+    """By chunk; members by their index in the plan."""
     squared_error: float = 0.0
     squared_mean: float = 0.0
 
@@ -45,7 +52,7 @@ class SpanOwner:
         self._span = span
         self._chunks = span_chunks(context.grid, context.plan.spans[span])
         members = context.plan.members
-        self._ledger = SpanLedger([member.tokens for member in members], len(self._chunks))
+        self._ledger = SpanLedger(len(members), len(self._chunks), self._weigh)
         self._index = {member.peer: index for index, member in enumerate(members)}
         self._received: list[list[Buffer]] = [[] for _ in members]
         self._contacted: set[int] = set()
@@ -60,6 +67,7 @@ class SpanOwner:
         """Reduce the span; returns when it is durable here, or lost because nobody's contribution is left."""
         timers = [asyncio.create_task(timer) for timer in (self._contact_timer(), self._delivery_timer())]
         try:
+            self._refuse()
             self._take_own()
             while not self._ledger.is_complete:
                 if self._ledger.is_hopeless:
@@ -70,12 +78,22 @@ class SpanOwner:
             for timer in timers:
                 timer.cancel()
 
+    def _weigh(self, included: Sequence[bool]) -> Sequence[float]:
+        return weights(self._context.plan, included, self._context.trust, self._context.limits)
+
+    def _refuse(self) -> None:
+        """Leave out whom the plan itself shows to be unfit, as every owner does."""
+        for member, refusal in refusals(self._context.plan.members).items():
+            self._exclude(member, refusal.rule, str(refusal), value=refusal.value, limit=refusal.limit)
+
     def _take_own(self) -> None:
         mine = self._index.get(self._context.me)
         contribution = self._context.contribution
         if mine is None:
             return
         self._contacted.add(mine)
+        if mine in self._ledger.excluded:
+            return
         if contribution is None:
             self._exclude(mine, "no contribution", "this node no longer has what it announced")
             return
@@ -89,9 +107,9 @@ class SpanOwner:
             await self._changed.wait()
             return
         generation = self._current_generation()
-        datas = [self._received[member][chunk] for member in self._ledger.members]
-        weights = self._ledger.weights
-        mean = await self._context.off_loop(self._reduce, generation, chunk, datas, weights)
+        members, shares = self._ledger.members, self._ledger.weights
+        datas = [self._received[member][chunk] for member in members]
+        mean = await self._context.off_loop(self._reduce, generation, chunk, members, datas, shares)
         if self._ledger.reduce(generation.number):
             generation.means.append(mean)
             self._context.say_once(FirstChunkReduced(self._span))
@@ -102,20 +120,18 @@ class SpanOwner:
             self._generation = Generation(self._ledger.generation)
         return self._generation
 
-    def _reduce(self, generation: Generation, chunk: int, datas: list[Buffer], weights: list[float]) -> Buffer:
+    def _reduce(
+        self, generation: Generation, chunk: int, members: list[int], datas: list[Buffer], shares: list[float]
+    ) -> Buffer:
         """Encoded mean of a chunk (runs in the executor)."""
         grid, counters = self._context.grid, self._context.counters
         started_s = time.perf_counter()
-        mean = np.empty(grid.chunk_length(self._chunks[chunk]), np.float32)
-        grid.codec.accumulate_many(datas, weights, mean)
-        reduced_s = time.perf_counter()
-        encoded = np.empty(grid.encoded_bytes(self._chunks[chunk]), np.uint8)
-        grid.codec.encode(mean, encoded)
-        generation.leaves.append(leaf_of(grid, self._chunks[chunk], encoded.data))
-        counters.reduce_s += reduced_s - started_s
-        counters.encode_s += time.perf_counter() - reduced_s
-        self._measure_error(generation, mean, encoded)
-        return encoded.data
+        reduced = reduce_chunk(grid, self._chunks[chunk], datas, shares, self._context.trust.aggregation)
+        counters.reduce_s += time.perf_counter() - started_s
+        generation.leaves.append(leaf_of(grid, self._chunks[chunk], reduced.encoded.data))
+        generation.left_out += [each._replace(contribution=members[each.contribution]) for each in reduced.left_out]
+        self._measure_error(generation, reduced.values, reduced.encoded)
+        return reduced.encoded.data
 
     def _measure_error(self, generation: Generation, mean: Float32Array, encoded: Bytes) -> None:
         decoded = np.empty_like(mean)
@@ -124,12 +140,21 @@ class SpanOwner:
         generation.squared_error += float(np.dot(decoded, decoded))
         generation.squared_mean += float(np.dot(mean, mean))
 
+    def _report_left_out(self) -> None:
+        """Whom the aggregation took no notice of, once per member."""
+        for member in sorted({left_out.contribution for left_out in self._generation.left_out}):
+            each = [left_out for left_out in self._generation.left_out if left_out.contribution == member]
+            worst = min(each, key=lambda left_out: left_out.value - left_out.limit)
+            peer, rule = self._context.plan.members[member].peer, self._context.trust.aggregation
+            self._context.on_event(MemberLeftOut(self._span, peer, rule, len(each), worst.value, worst.limit))
+
     async def _finish(self) -> SpanResult:
         context = self._context
         context.counters.squared_error += self._generation.squared_error
         context.counters.squared_mean += self._generation.squared_mean
         digest = Tree(self._generation.leaves).root.digest
         included = self._ledger.included
+        self._report_left_out()
         self._result = SpanResult(plan=context.plan_id, span=self._span, included=included, digest=digest)
         context.on_event(SpanReduced(self._span, self._result))
         self._changed.fire()
@@ -147,11 +172,20 @@ class SpanOwner:
 
     # Excluding
 
-    def _exclude(self, member: int, rule: str, detail: str = "", *, misconduct: bool = False) -> None:
+    def _exclude(
+        self,
+        member: int,
+        rule: str,
+        detail: str = "",
+        *,
+        misconduct: bool = False,
+        value: float | None = None,
+        limit: float | None = None,
+    ) -> None:
         if self._ledger.exclude(member, rule):
             self._received[member].clear()
             peer = self._context.plan.members[member].peer
-            self._context.on_event(MemberExcluded(self._span, peer, rule, detail, misconduct))
+            self._context.on_event(MemberExcluded(self._span, peer, rule, detail, misconduct, value, limit))
             self._changed.fire()
 
     async def _contact_timer(self) -> None:

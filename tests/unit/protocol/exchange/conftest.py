@@ -25,6 +25,8 @@ from atoll.protocol.identity import Identity, PeerId
 from atoll.protocol.memory import MemoryNetwork
 from atoll.protocol.messages import Member, Plan, Record, Span
 from atoll.protocol.results import ResultStore
+from atoll.protocol.spec import LimitsConfig, TrustConfig
+from atoll.protocol.weights import weights
 
 PATIENT_S = 5.0
 """A test with such a time limit has no fault that time must reveal: then no other limit is short either."""
@@ -152,13 +154,13 @@ class Lab:
 
     def replay(self, span: int, included: Sequence[bool]) -> bytes:
         """The encoded mean of a span, computed the plain way."""
-        total = sum(count for count, is_in in zip(self.tokens, included, strict=True) if is_in)
+        shares = weights(self.plan, included, TrustConfig(), LimitsConfig())
         encoded = b""
         for chunk in span_chunks(self.grid, self.plan.spans[span]):
             mean = np.zeros(self.grid.chunk_length(chunk), np.float32)
             for peer in (i for i, is_in in enumerate(included) if is_in):
                 data = np.frombuffer(self.contributions[peer].encoded[self.grid.encoded_range(chunk)], np.uint8)
-                mean += weighted(self.codec.name, data, np.float32(self.tokens[peer] / total))
+                mean += weighted(self.codec.name, data, np.float32(shares[peer]))
             out = np.empty(self.grid.encoded_bytes(chunk), np.uint8)
             self.codec.encode(mean, out)
             encoded += out.tobytes()
