@@ -6,7 +6,7 @@ anything of it is parsed, and a flood costs its receivers a look at the length o
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
 from .allowance import Allowances
 from .identity import PeerId
@@ -31,9 +31,14 @@ class Gate:
         on_refused: Callable[[RemoteProtocolError], None],
     ) -> None:
         interval_s = genesis.timing.heartbeat_interval_s
+        self._shut_out: frozenset[PeerId] = frozenset()
         self._transport, self._admits, self._on_refused = transport, genesis.membership.admits, on_refused
         self._messages = Allowances(MESSAGES_PER_HEARTBEAT / interval_s, MESSAGES_AT_ONCE, clock)
         self._bytes = Allowances(BYTES_PER_HEARTBEAT / interval_s, BYTES_AT_ONCE, clock)
+
+    def shut_out(self, peers: Iterable[PeerId]) -> None:
+        """From now on, refuse these as well: the run has ejected them."""
+        self._shut_out = frozenset(peers)
 
     @property
     def peer_id(self) -> PeerId:
@@ -61,15 +66,20 @@ class Gate:
 
     def serve(self, protocol: str, handler: StreamHandler) -> None:
         async def handle(stream: ByteStream) -> None:
-            if not self._admits(stream.remote):
-                raise RemoteProtocolError(stream.remote, "membership", "this run does not list it")
+            if (refusal := self._exclusion(stream.remote)) is not None:
+                raise refusal
             await handler(stream)
 
         self._transport.serve(protocol, handle)
 
     def _refusal(self, peer: PeerId, num_bytes: int) -> RemoteProtocolError | None:
-        if not self._admits(peer):
-            return RemoteProtocolError(peer, "membership", "this run does not list it")
+        if (exclusion := self._exclusion(peer)) is not None:
+            return exclusion
         if not self._messages.take(peer) or not self._bytes.take(peer, num_bytes):
             return RemoteProtocolError(peer, "flood", "it sends more messages than the protocol has use for")
         return None
+
+    def _exclusion(self, peer: PeerId) -> RemoteProtocolError | None:
+        if peer in self._shut_out:
+            return RemoteProtocolError(peer, "ejected", "its misconduct was proven")
+        return None if self._admits(peer) else RemoteProtocolError(peer, "membership", "this run does not list it")

@@ -18,6 +18,7 @@ from pathlib import Path
 from typing import Any
 
 from .chunks import ChunkGrid, Contribution
+from .evidence_store import EvidenceStore
 from .exchange import ExchangeCounters, ExchangeSettings
 from .gate import Gate
 from .heartbeats import Heartbeats, NodeFacts, Progress, Rhythm, compose
@@ -25,9 +26,11 @@ from .identity import Identity, PeerId
 from .mail import Mail
 from .messages import Attest, Commit, CommitRequest, Heartbeat, InvalidMessage
 from .outcomes import Aborted, Committed, Outcome, RoundEvent
+from .oversight import Oversight
 from .peers import PeerInfo, PeerTable
 from .reduction import Reduction
 from .replica import Replica
+from .result_signer import ResultSigner
 from .results import ResultStore
 from .round_loop import FAR_BEHIND_ROUNDS, Observer, Offer, Prove, RoundLoop, Sync
 from .round_machine import Phase, Received, Tick, Woke
@@ -97,6 +100,16 @@ class RoundDriver:
         )
         self._results = ResultStore(folder / "results", grid, FAR_BEHIND_ROUNDS)
         self._executor = ThreadPoolExecutor(max_workers=2, thread_name_prefix="exchange")
+        self._oversight = self._loop.oversight = Oversight(
+            me=identity.peer_id,
+            genesis=genesis,
+            grid=grid,
+            transport=transport,
+            store=EvidenceStore(folder / "evidence", grid),
+            executor=self._executor,
+            feed=self._loop.queue.put,
+            observe=self._loop.observe,
+        )
         self._reduction = self._loop.reduction = Reduction(
             me=identity.peer_id,
             grid=grid,
@@ -107,6 +120,8 @@ class RoundDriver:
             feed=self._loop.queue.put,
             observe=self._loop.observe,
             peers=self._peers.others,
+            oversight=self._oversight,
+            signer=ResultSigner(identity, folder / "signed"),
         )
         rhythm = Rhythm(timing.heartbeat_interval_s, timing.heartbeat_timeout_s / 2)
         self._heartbeats = Heartbeats(rhythm, directory, self._mail, self._peers, self._compose_heartbeat, wall_clock)
@@ -219,6 +234,7 @@ class RoundDriver:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._loop.close()
         await self._reduction.close()
+        await self._oversight.close()
         await self._mail.close()
         self._executor.shutdown(wait=True, cancel_futures=True)
         self.failed.cancel()

@@ -33,11 +33,13 @@ from .messages import (
     round_of,
 )
 from .outcomes import Aborted, Outcome, RoundEvent, committed
+from .oversight import Oversight
 from .peers import PeerTable
 from .receipts import statements_root
 from .reduction import Reduction
 from .replica import Replica
 from .round_machine import Action, Event, Phase, Received, RoundState, Rules
+from .signed_results import is_signed
 from .spec import Genesis
 from .transport import RemoteProtocolError
 from .votes import VoteStore
@@ -61,9 +63,10 @@ class Offer:
 
 
 class RoundLoop:
-    """One node's rounds, one after another. `reduction` is set before `begin`."""
+    """One node's rounds, one after another. `reduction` and `oversight` are set before `begin`."""
 
     reduction: Reduction
+    oversight: Oversight
 
     def __init__(
         self,
@@ -176,7 +179,8 @@ class RoundLoop:
         """Messages of this round go to the machine, those of the next wait, those of past ones get the commit."""
         number = round_of(event.body)
         if number == self.round:
-            await self._advance(event, at_s)
+            if self.oversight.note(event):
+                await self._advance(event, at_s)
         elif number < self.round:
             if isinstance(event.body, Ready | PlanMessage | Proposal | Prepare):
                 self.send_commit(event.sender, number)
@@ -229,6 +233,7 @@ class RoundLoop:
         abstain = await asyncio.to_thread(self._votes.forgot, number)
         if abstain:
             self.observe("votes.abstaining", {})
+        self.oversight.begin(self._genesis, standing)
         rules = Rules(
             genesis=self._genesis,
             me=self._mail.me,
@@ -237,6 +242,8 @@ class RoundLoop:
             lease_samples=self._lease_samples,
             num_chunks=self._num_chunks,
             abstain=abstain,
+            proven=self.oversight.proven,
+            is_signed=is_signed,
         )
         acceptor = machine.Acceptor() if abstain else await asyncio.to_thread(self._votes.load, number)
         self._mail.begin_round()

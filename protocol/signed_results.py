@@ -15,10 +15,14 @@ def signed(identity: Identity, result: SpanResult) -> SpanResult:
     return result.model_copy(update={"signature": identity.sign(_statement(result)).hex()})
 
 
-@lru_cache(maxsize=4096)
 def is_signed(result: SpanResult, owner: PeerId) -> bool:
     """Whether ``owner`` has signed exactly this. The plan's id inside binds run, lineage, round and attempt."""
-    return verify(owner, bytes.fromhex(result.signature), _statement(result))
+    return _verified(owner, result.signature, _statement(result))
+
+
+@lru_cache(maxsize=4096)
+def _verified(owner: PeerId, signature: str, statement: bytes) -> bool:
+    return verify(owner, bytes.fromhex(signature), statement)
 
 
 def says_the_same(first: SpanResult, second: SpanResult) -> bool:

@@ -39,6 +39,8 @@ class ExchangeContext:
     executor: Executor
     trust: TrustConfig
     limits: LimitsConfig
+    sign: Callable[[SpanResult], SpanResult] | None = None
+    """Signs a result of mine and notes it on disk; None: results are neither signed nor checked for signatures."""
     counters: ExchangeCounters = field(default_factory=ExchangeCounters)
     _said: set[type[ExchangeEvent]] = field(default_factory=set[type[ExchangeEvent]])
 

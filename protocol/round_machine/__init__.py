@@ -23,6 +23,7 @@ commit names (S1). Every member is contributor, acceptor and learner; whoever ow
 | ResultsHeld      | proposal waiting       | persist, then Vote (IN_DOUBT)                                         |
 | Prepare/Plan/…   | ballot < promised      | Nack                                                                  |
 | Commit           | any                    | certificate valid: Decide (DECIDED); else `RemoteProtocolError`       |
+| Proven           | not DECIDED            | the peer counts as gone; no vote, and no attempt, with spans of its   |
 | Tick             | no quorum for too long | GiveUp (TRAINING), never IN_DOUBT                                     |
 | any              | DECIDED                | ignored                                                               |
 
@@ -50,6 +51,7 @@ from .values import (
     PeerView,
     Persist,
     Phase,
+    Proven,
     Received,
     ResultsHeld,
     RoundState,
@@ -78,6 +80,7 @@ __all__ = [
     "PeerView",
     "Persist",
     "Phase",
+    "Proven",
     "Received",
     "ResultsHeld",
     "RoundState",

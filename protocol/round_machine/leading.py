@@ -27,7 +27,7 @@ from ..transport import RemoteProtocolError
 from . import views
 from .acceptor import follow
 from .member import decide
-from .validity import check_record, check_result
+from .validity import check_record, check_result, check_signed
 from .values import Gathering, Persist, Preparing, Proposing, Reducing, RoundState, Send, Step
 
 # --- what others answer -----------------------------------------------------------------------------------------------
@@ -38,7 +38,9 @@ def on_promise(state: RoundState, sender: PeerId, message: Promise) -> Step:
     if not isinstance(lead, Preparing) or lead.ballot != message.ballot:
         return state, ()
     if message.accepted is not None:
-        check_record(state.rules, message.accepted.record, sender)
+        record = message.accepted.record
+        check_record(state.rules, record, sender)
+        check_signed(state.rules, record.plan, record.results, sender)
         if not message.accepted.record.plan.ballot <= message.accepted.ballot < lead.ballot:
             raise RemoteProtocolError(sender, "promise.accepted", "accepted at a ballot that it cannot have been")
     return replace(state, lead=replace(lead, promises={**lead.promises, sender: message.accepted})), ()
@@ -58,6 +60,7 @@ def on_span_done(state: RoundState, sender: PeerId, message: SpanDone) -> Step:
     check_result(lead.plan, lead.plan_id, result, sender)
     if lead.plan.spans[result.span].owner != sender:
         raise RemoteProtocolError(sender, "span_done.span", "not the span's owner")
+    check_signed(state.rules, lead.plan, (result,), sender)
     if lead.results.get(result.span, result) != result:
         raise RemoteProtocolError(sender, "span_done.result", "two results of one span")
     return replace(state, lead=replace(lead, results={**lead.results, result.span: result})), ()
@@ -135,9 +138,10 @@ def _lead(state: RoundState, lead: Preparing | Gathering, now: float) -> Step:
 
 def _end_preparing(state: RoundState, lead: Preparing, now: float) -> Step:
     """With a quorum's promises: the accepted record of the highest ballot must be proposed again, else plan freely."""
-    if not views.reaches(state, lead.promises):
+    promises = {peer: promise for peer, promise in lead.promises.items() if peer not in state.proven}
+    if not views.reaches(state, promises):
         return state, ()
-    accepted = [promise for promise in lead.promises.values() if promise is not None]
+    accepted = [promise for promise in promises.values() if promise is not None]
     if not accepted:
         return replace(state, lead=Gathering(lead.ballot)), ()
     return _propose(state, lead.ballot, max(accepted, key=_ballot_of).record, now)
@@ -190,7 +194,7 @@ def make_plan(state: RoundState, ballot: int, now: float) -> Plan | None:
         next_roster=views.next_roster(state, now),
         data_cursor=rules.next_cursor,
         newcomers=rules.standing.newcomers,
-        ejected=rules.standing.ejected,
+        ejected=views.ejected(state),
         rules=rules.genesis.rules_id,
         attempt_timeout_s=rules.genesis.timing.attempt_timeout_s,
     )
@@ -198,6 +202,8 @@ def make_plan(state: RoundState, ballot: int, now: float) -> Plan | None:
 
 def _end_reducing(state: RoundState, lead: Reducing, now: float) -> Step:
     """All results: propose. A lost owner: try again without it, from the contributions that are still held (L2)."""
+    if views.is_tainted(state, lead.plan):
+        return _take_over(state, now)
     if len(lead.results) == len(lead.plan.spans):
         if _may_propose(state, lead):
             results = tuple(lead.results[index] for index in range(len(lead.plan.spans)))
@@ -230,11 +236,12 @@ def _propose(state: RoundState, ballot: int, record: Record, now: float) -> Step
 
 def _end_proposing(state: RoundState, lead: Proposing, now: float) -> Step:
     """A quorum of votes is the certificate. Too few for too long: results may have died with their owner; try again."""
-    if views.reaches(state, lead.votes):
+    if views.reaches(state, [voter for voter in lead.votes if voter not in state.proven]):
         commit = Commit(record=lead.record, ballot=lead.ballot, votes=tuple(lead.votes.values()))
         state, actions = decide(state, commit)
         return state, (Send(views.audience(state), commit), *actions)
-    if now >= lead.started_s + state.rules.genesis.timing.attempt_timeout_s:
+    is_late = now >= lead.started_s + state.rules.genesis.timing.attempt_timeout_s
+    if is_late or (lead.record.plan.ballot == lead.ballot and views.is_tainted(state, lead.record.plan)):
         return _take_over(state, now)
     return state, ()
 

@@ -71,6 +71,8 @@ def on_plan(state: RoundState, sender: PeerId, message: PlanMessage, now: float)
         raise RemoteProtocolError(sender, "plan.leader", "sent by another peer than its leader")
     check_plan(state.rules, plan, sender)
     views.check_dropped(state, plan, now)
+    if not views.is_justified(state, plan):
+        return state, ()  # as for a proposal
     if plan.ballot < state.acceptor.promised:
         return state, (nack(state, sender),) if state.rules.may_vote else ()
     if attempt is not None and attempt.plan.ballot >= plan.ballot:

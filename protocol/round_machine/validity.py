@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 
 from ..identity import PeerId
 from ..messages import Commit, InvalidMessage, Plan, Record, SpanResult
@@ -20,6 +21,23 @@ def check_plan(rules: Rules, plan: Plan, sender: PeerId) -> None:
     _require(owners <= {member.peer for member in plan.members}, sender, "plan.owner", "an owner is not a member")
     _require(cover(plan.spans, rules.num_chunks), sender, "plan.spans", "chunks are not covered exactly once")
     _check_next_roster(rules, plan, sender)
+    _check_ejected(rules, plan, sender)
+
+
+def _check_ejected(rules: Rules, plan: Plan, sender: PeerId) -> None:
+    ejected, known = plan.ejected, rules.standing.ejected
+    _require(ejected[: len(known)] == known, sender, "plan.ejected", "forgets somebody who was ejected")
+    _require(len(set(ejected)) == len(ejected), sender, "plan.ejected", "a peer twice")
+    present = {*plan.next_roster, *(member.peer for member in plan.members)}
+    _require(not present & set(ejected), sender, "plan.ejected", "takes part all the same")
+
+
+def check_signed(rules: Rules, plan: Plan, results: Iterable[SpanResult], sender: PeerId) -> None:
+    """Well-formed results of ``plan`` that their owners have signed, where this run has signatures."""
+    verified = rules.is_signed
+    if verified is not None:
+        is_sound = all(verified(result, plan.spans[result.span].owner) for result in results)
+        _require(is_sound, sender, "result.signature", "not signed by the span's owner")
 
 
 def _check_place(rules: Rules, plan: Plan, sender: PeerId) -> None:

@@ -22,6 +22,8 @@ from ..standing import Standing
 OpenVote: TypeAlias = Callable[[str], tuple[PeerId, Vote]]
 """Verify one hexadecimal vote envelope of a certificate; raises `InvalidMessage`. Simulators pass a cheaper one."""
 
+IsSigned: TypeAlias = Callable[[SpanResult, PeerId], bool]
+
 
 class IllegalTransition(RuntimeError):
     """A local event that cannot happen in the present state: a bug in the driver. The state is unchanged."""
@@ -45,6 +47,10 @@ class Rules:
     abstain: bool = False
     """Never promise or vote in this round: this member's disk has forgotten what it said (S1)."""
     open_vote: OpenVote | None = None
+    proven: frozenset[PeerId] = frozenset()
+    """Peers of whose misconduct this member holds evidence when the round begins."""
+    is_signed: IsSigned | None = None
+    """Whether an owner has signed a span result. None: results carry no signatures (simulators)."""
 
     @cached_property
     def run_id(self) -> str:
@@ -220,6 +226,8 @@ class RoundState:
     """Record whose results are being fetched."""
     lead: Lead | None = None
     complaints: Complaints = frozenset()
+    proven: frozenset[PeerId] = frozenset()
+    """Peers whose misconduct is proven to this member, ejected ones included: they count as gone."""
     repeated_s: float = 0.0
     """When messages were last repeated."""
     decided: Commit | None = None
@@ -300,7 +308,14 @@ class ResultsHeld:
     digests: tuple[str, ...]
 
 
-Event: TypeAlias = Received | Tick | Woke | Contributed | SpanReduced | SpanLost | ExchangeEnded | ResultsHeld
+@dataclass(frozen=True)
+class Proven:
+    """Evidence of a peer's misconduct is verified and durable here."""
+
+    peer: PeerId
+
+
+Event: TypeAlias = Received | Tick | Woke | Contributed | SpanReduced | SpanLost | ExchangeEnded | ResultsHeld | Proven
 
 # --- actions ----------------------------------------------------------------------------------------------------------
 

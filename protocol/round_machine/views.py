@@ -21,7 +21,7 @@ def is_live(state: RoundState, peer: PeerId, now: float) -> bool:
 
 def _silent_s(state: RoundState, peer: PeerId, now: float) -> float:
     view = state.peers.get(peer)
-    if view is None or _has_left(view):
+    if view is None or _has_left(view) or peer in state.proven:
         return float("inf")
     return now - view.heard_s
 
@@ -136,6 +136,22 @@ def _may_join(state: RoundState, peer: PeerId, now: float) -> bool:
         and heartbeat.phase in _HOLDS_STATE
         and (heartbeat.round, heartbeat.state_hash) == (rules.round - 1, rules.parent_state)
     )
+
+
+def ejected(state: RoundState) -> tuple[PeerId, ...]:
+    """`Plan.ejected` as this member would have it: those of the parent, then whom it holds evidence against."""
+    known = state.rules.standing.ejected
+    return (*known, *sorted(state.proven - set(known) - {state.rules.me}))
+
+
+def is_justified(state: RoundState, plan: Plan) -> bool:
+    """Whether we hold evidence against everybody whom ``plan`` ejects. If not we ask for it, and wait."""
+    return set(plan.ejected) <= state.proven
+
+
+def is_tainted(state: RoundState, plan: Plan) -> bool:
+    """Whether a span of ``plan`` is in the hands of a peer whose misconduct is proven."""
+    return any(span.owner in state.proven for span in plan.spans)
 
 
 def audience(state: RoundState) -> tuple[PeerId, ...]:
