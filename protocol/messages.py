@@ -225,6 +225,8 @@ class SpanFailed(Message):
     round: Round
     span: Count
     why: Annotated[str, Field(max_length=200)]
+    distrusted: bool = False
+    """There is a result, but its owner does not show what it is over, or the sender has found it to be wrong."""
 
 
 class Proposal(Message):

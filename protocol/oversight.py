@@ -20,7 +20,7 @@ from .exchange import Exchange
 from .gate import Gate
 from .identity import PeerId
 from .messages import Plan, PlanMessage, Proposal, Record, SpanDone, SpanResult
-from .round_machine import Event, Proven, Received, SpanLost
+from .round_machine import Distrusted, Event, Proven, Received
 from .signed_results import is_signed, says_the_same
 from .spec import Genesis
 from .standing import Standing
@@ -151,7 +151,7 @@ class Oversight:
             await self._prosecute(lie)
         refused = {span: why for span, why in findings.refused.items() if not _is_convicted(findings, span)}
         for span, why in refused.items():
-            self._feed(SpanLost(record.plan.content_id(), span, why))
+            self._feed(Distrusted(record.plan.content_id(), span, why))
         if refused:  # others may settle it without us; until the next attempt this record gets no vote from here
             await asyncio.sleep(record.plan.attempt_timeout_s)
 
@@ -187,7 +187,7 @@ class Oversight:
             await self._docket.spread(evidence, self._roster)
             if isinstance(evidence, Lie):  # for a leader that does not take evidence
                 result = evidence.header.result
-                self._feed(SpanLost(result.plan, result.span, "its mean is not the mean of what it was sent"))
+                self._feed(Distrusted(result.plan, result.span, "its mean is not the mean of what it was sent"))
 
     def _note_proven(self, peer: PeerId, kind: str) -> None:
         self._observe("peer.proven", {"peer": peer, "kind": kind})

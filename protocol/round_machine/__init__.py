@@ -23,6 +23,7 @@ commit names (S1). Every member is contributor, acceptor and learner; whoever ow
 | ResultsHeld      | proposal waiting       | persist, then Vote (IN_DOUBT)                                         |
 | Prepare/Plan/…   | ballot < promised      | Nack                                                                  |
 | Commit           | any                    | certificate valid: Decide (DECIDED); else `RemoteProtocolError`       |
+| Distrusted       | in this attempt        | SpanFailed to the leader, who takes a new ballot without that owner   |
 | Proven           | not DECIDED            | the peer counts as gone; no vote, and no attempt, with spans of its   |
 | Tick             | no quorum for too long | GiveUp (TRAINING), never IN_DOUBT                                     |
 | any              | DECIDED                | ignored                                                               |
@@ -43,6 +44,7 @@ from .values import (
     CancelExchange,
     Contributed,
     Decide,
+    Distrusted,
     Event,
     ExchangeEnded,
     FetchResults,
@@ -72,6 +74,7 @@ __all__ = [
     "CancelExchange",
     "Contributed",
     "Decide",
+    "Distrusted",
     "Event",
     "ExchangeEnded",
     "FetchResults",

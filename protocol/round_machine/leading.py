@@ -22,7 +22,7 @@ from ..messages import (
     SpanFailed,
     Vote,
 )
-from ..spans import assign_spans, without_faulty
+from ..spans import assign_spans, at_fault, without_faulty
 from ..transport import RemoteProtocolError
 from . import views
 from .acceptor import follow
@@ -68,6 +68,8 @@ def on_span_done(state: RoundState, sender: PeerId, message: SpanDone) -> Step:
 
 def on_span_failed(state: RoundState, sender: PeerId, message: SpanFailed) -> Step:
     lead = state.lead
+    if message.distrusted:
+        return _on_distrusted(state, sender, message)
     if not isinstance(lead, Reducing) or lead.plan_id != message.plan:
         return state, ()
     if message.span >= len(lead.plan.spans):
@@ -77,6 +79,37 @@ def on_span_failed(state: RoundState, sender: PeerId, message: SpanFailed) -> St
         return state, ()  # known when this plan was made
     lead = replace(lead, failed=lead.failed | {message.span})
     return replace(state, lead=lead, complaints=state.complaints | {complaint}), ()
+
+
+def _on_distrusted(state: RoundState, sender: PeerId, message: SpanFailed) -> Step:
+    """Begin again without an owner whose result a member distrusts; once per member and owner, and only while the
+    others do not have better reasons to do without the member."""
+    plan = _plan_of(state)
+    if plan is None or plan.content_id() != message.plan or message.span >= len(plan.spans):
+        return state, ()
+    owner = plan.spans[message.span].owner
+    if (sender, owner) in state.complaints:
+        return state, ()
+    complaints = state.complaints | {(sender, owner)}
+    distrusted = state.distrusted if sender in at_fault(complaints) else state.distrusted | {owner}
+    return replace(state, complaints=complaints, distrusted=distrusted), ()
+
+
+def _plan_of(state: RoundState) -> Plan | None:
+    """The plan that this leader has made at its ballot."""
+    match state.lead:
+        case Reducing() as lead:
+            return lead.plan
+        case Proposing() as lead if lead.record.plan.ballot == lead.ballot:
+            return lead.record.plan
+        case _:
+            return None
+
+
+def _is_spoilt(state: RoundState) -> bool:
+    """Whether the present attempt has an owner that is proven to lie or is distrusted."""
+    plan = _plan_of(state)
+    return plan is not None and any(span.owner in state.proven | state.distrusted for span in plan.spans)
 
 
 def on_vote(state: RoundState, sender: PeerId, message: Vote, raw: bytes) -> Step:
@@ -130,7 +163,7 @@ def _take_over(state: RoundState, now: float) -> Step:
 
 def _lead(state: RoundState, lead: Preparing | Gathering, now: float) -> Step:
     acceptor = replace(state.acceptor, led=lead.ballot)
-    state = replace(follow(state, lead.ballot, now), acceptor=acceptor, lead=lead)
+    state = replace(follow(state, lead.ballot, now), acceptor=acceptor, lead=lead, distrusted=frozenset())
     if isinstance(lead, Gathering):
         return state, (Persist(acceptor),)
     return state, (Persist(acceptor), Send(state.rules.roster, _stage_message(state, lead)))
@@ -202,7 +235,7 @@ def make_plan(state: RoundState, ballot: int, now: float) -> Plan | None:
 
 def _end_reducing(state: RoundState, lead: Reducing, now: float) -> Step:
     """All results: propose. A lost owner: try again without it, from the contributions that are still held (L2)."""
-    if views.is_tainted(state, lead.plan):
+    if _is_spoilt(state):
         return _take_over(state, now)
     if len(lead.results) == len(lead.plan.spans):
         if _may_propose(state, lead):
@@ -241,7 +274,7 @@ def _end_proposing(state: RoundState, lead: Proposing, now: float) -> Step:
         state, actions = decide(state, commit)
         return state, (Send(views.audience(state), commit), *actions)
     is_late = now >= lead.started_s + state.rules.genesis.timing.attempt_timeout_s
-    if is_late or (lead.record.plan.ballot == lead.ballot and views.is_tainted(state, lead.record.plan)):
+    if is_late or _is_spoilt(state):
         return _take_over(state, now)
     return state, ()
 

@@ -26,6 +26,7 @@ from . import leading, member, views
 from .values import (
     Acceptor,
     Contributed,
+    Distrusted,
     Event,
     ExchangeEnded,
     PeerView,
@@ -89,6 +90,8 @@ def _handle(state: RoundState, event: Event, now: float) -> Step:
             return member.on_exchange_ended(state, event)
         case ResultsHeld():
             return member.on_results_held(state, event)
+        case Distrusted():
+            return member.on_distrusted(state, event)
         case Proven():
             return replace(state, proven=state.proven | {event.peer}), ()
         case _:

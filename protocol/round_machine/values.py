@@ -226,6 +226,8 @@ class RoundState:
     """Record whose results are being fetched."""
     lead: Lead | None = None
     complaints: Complaints = frozenset()
+    distrusted: frozenset[PeerId] = frozenset()
+    """Leader: owners in the present attempt that members distrust."""
     proven: frozenset[PeerId] = frozenset()
     """Peers whose misconduct is proven to this member, ejected ones included: they count as gone."""
     repeated_s: float = 0.0
@@ -309,13 +311,24 @@ class ResultsHeld:
 
 
 @dataclass(frozen=True)
+class Distrusted:
+    """The owner of a span does not show what its result is over, or has lied."""
+
+    plan_id: str
+    span: int
+    why: str
+
+
+@dataclass(frozen=True)
 class Proven:
     """Evidence of a peer's misconduct is verified and durable here."""
 
     peer: PeerId
 
 
-Event: TypeAlias = Received | Tick | Woke | Contributed | SpanReduced | SpanLost | ExchangeEnded | ResultsHeld | Proven
+Event: TypeAlias = (
+    Received | Tick | Woke | Contributed | SpanReduced | SpanLost | ExchangeEnded | ResultsHeld | Distrusted | Proven
+)
 
 # --- actions ----------------------------------------------------------------------------------------------------------
 
