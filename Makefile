@@ -6,6 +6,7 @@
 #   make lint            ruff, pyright, import-linter
 #   make format          let ruff rewrite the sources
 #   make bench           every script in benchmarks/, one JSON line per figure
+#   make attacks         what poisoned contributions cost: the table of docs/security.md (ten minutes on one core)
 #   make test-container  build the image and run it (needs buildah; see docker/)
 #   make clean           remove .venv and what building left
 #
@@ -33,7 +34,7 @@ PIP_INSTALL = $(VENV)/bin/python -m pip install --disable-pip-version-check \
 # Whatever changes here makes the next make install again (and rebuild the C), so that no test meets a stale binary.
 BUILD_INPUTS := pyproject.toml constraints.txt $(wildcard setup.py) $(wildcard kernels/*.c kernels/*.h kernels/*/*.c kernels/*/*.h)
 
-.PHONY: help setup demo test lint format bench test-container clean
+.PHONY: help setup demo test lint format bench attacks test-container clean
 help:
 	@sed -n 's/^#   //p' Makefile
 
@@ -81,7 +82,10 @@ format: setup
 	$(VENV)/bin/ruff format .
 
 bench: setup
-	@for script in benchmarks/[a-z]*.py; do OMP_NUM_THREADS=1 $(VENV)/bin/python "$$script"; done
+	@for script in $(filter-out benchmarks/attacks.py,$(wildcard benchmarks/[a-z]*.py)); do OMP_NUM_THREADS=1 $(VENV)/bin/python "$$script"; done
+
+attacks: setup
+	OMP_NUM_THREADS=1 $(VENV)/bin/python benchmarks/attacks.py --document docs/security.md
 
 test-container: setup
 	TORCH_INDEX='$(TORCH_INDEX)' $(VENV)/bin/pytest --override-ini timeout=1800 -m container tests/container

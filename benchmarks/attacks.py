@@ -13,6 +13,7 @@ import sys
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from functools import cache
+from pathlib import Path
 
 import numpy as np
 import torch
@@ -40,6 +41,7 @@ NO_DEFENCE = TrustConfig(clip_factor=0, aggregation="mean", max_share=1.0)
 PEERS = [Identity.from_seed(bytes([1 + i]) * 32).peer_id for i in range(32)]
 UNTRAINED = math.log(256)
 """Loss of knowing nothing: what a run that is lost counts as."""
+BEGIN, END = "<!-- attacks: begin, written by `make attacks` -->", "<!-- attacks: end -->"
 ADAPTIVE = ("alie", "inner_product", "camouflage")
 
 
@@ -81,7 +83,8 @@ class Round:
 
     @property
     def mean(self) -> Vector:
-        return np.mean(np.stack(self.honest), axis=0)
+        mean: Vector = np.mean(np.stack(self.honest), axis=0)
+        return mean
 
     @property
     def norm(self) -> float:
@@ -121,7 +124,7 @@ ATTACKS: dict[str, Callable[[Round], Vector]] = {
     "zeros": lambda r: np.zeros_like(r.own),
     "stale": lambda r: r.own if r.previous is None else r.previous,
     "copycat": lambda r: r.honest[0],
-    "alie": lambda r: r.mean - np.std(np.stack(r.honest), axis=0),
+    "alie": lambda r: r.mean - np.std(np.stack(r.honest), axis=0, out=np.empty_like(r.own)),
     "inner_product": lambda r: -np.float32(0.5) * r.mean,
     "camouflage": _camouflage,
     "weight_inflation": lambda r: -r.own,
@@ -347,6 +350,34 @@ def table(trust: TrustConfig, setting: Setting) -> list[Cell]:
     return cells
 
 
+def markdown(rows: Sequence[tuple[Cell, float]], setting: Setting, num_seeds: int) -> str:
+    """The table of costs: a line per attack and share, without and with the defences."""
+    costs: dict[tuple[str, float, tuple[int, ...]], dict[str, float]] = {}
+    for cell, cost in rows:
+        key = (cell.attack or "none, all honest", cell.share, cell.setting.speeds)
+        costs.setdefault(key, {})["off" if cell.trust == NO_DEFENCE else "on"] = cost
+    lines = [
+        f"{setting.num_peers} peers, {setting.num_rounds} rounds of {setting.num_steps} inner steps, seeds: {num_seeds}. "
+        "Cost: final validation loss over that of the clean run without defences, less one.",
+        "",
+        "| attack | malicious | defences off | on, by default |",
+        "|---|---|---|---|",
+    ]
+    for (attack, share, speeds), cost in costs.items():
+        name = f"{attack} (adaptive)" if attack in ADAPTIVE else attack
+        name += f", speeds {':'.join(map(str, speeds))}" if len(speeds) > 1 else ""
+        off, on = (f"{100 * cost[each]:+.2f} %" if each in cost else "" for each in ("off", "on"))
+        lines.append(f"| {name.replace('_', ' ')} | {share:.0%} | {off} | {on} |")
+    return "\n".join(lines) + "\n"
+
+
+def write_table(path: Path, rows: Sequence[tuple[Cell, float]], setting: Setting, num_seeds: int) -> None:
+    """Replace what is between the markers in ``path``."""
+    before, _, rest = path.read_text().partition(BEGIN)
+    _, _, after = rest.partition(END)
+    path.write_text(f"{before}{BEGIN}\n{markdown(rows, setting, num_seeds)}{END}{after}")
+
+
 def main(arguments: Sequence[str] | None = None) -> None:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--attacks", nargs="*", choices=["none", *ATTACKS], help="only these (default: the table)")
@@ -357,6 +388,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     parser.add_argument("--rounds", type=int, default=Setting().num_rounds)
     parser.add_argument("--steps", type=int, default=Setting().num_steps)
     parser.add_argument("--speeds", type=int, nargs="+", default=[1])
+    parser.add_argument("--document", type=Path, help="Markdown file whose table of attacks is written anew")
     parser.add_argument("--off", action="store_true", help="with --attacks: without defences")
     options = parser.parse_args(arguments)
     torch.set_num_threads(1)
@@ -365,8 +397,9 @@ def main(arguments: Sequence[str] | None = None) -> None:
     chosen = NO_DEFENCE if options.off else trust
     names = [None if name == "none" else name for name in options.attacks or []]
     cells = [Cell(name, options.share if name else 0.0, chosen, setting) for name in names]
-    for cell in cells or table(trust, setting):
-        show(cell, tuple(range(options.seeds)))
+    rows = [(cell, show(cell, tuple(range(options.seeds)))) for cell in cells or table(trust, setting)]
+    if options.document is not None:
+        write_table(options.document, rows, setting, options.seeds)
 
 
 if __name__ == "__main__":

@@ -26,6 +26,7 @@ COMMANDS = {
     "dashboard": "Print the link of the running node's dashboard.",
     "identity": "This node's key.",
     "receipts": "Prove what this node has given, or check what another one claims.",
+    "ledger": "Who was left out or rejected, by which rule, and by how much.",
     "run": "Make, check and sign run specs.",
     "version": "Print the versions in use.",
 }

@@ -18,7 +18,7 @@ import math
 import sqlite3
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -208,6 +208,12 @@ class Journal:
     def events(self, *, limit: int = 100, after: int = 0) -> list[dict[str, Any]]:
         """The newest ``limit`` events with an id above ``after``, oldest first."""
         rows = self._read("SELECT * FROM events WHERE id > ? ORDER BY id DESC LIMIT ?", (after, limit))
+        return [_decoded(row, "data") for row in reversed(rows)]
+
+    def events_at(self, points: Sequence[str], *, limit: int = 100) -> list[dict[str, Any]]:
+        """The newest ``limit`` events at these points, oldest first."""
+        marks = ",".join("?" * len(points))
+        rows = self._read(f"SELECT * FROM events WHERE point IN ({marks}) ORDER BY id DESC LIMIT ?", (*points, limit))
         return [_decoded(row, "data") for row in reversed(rows)]
 
     def rounds(self, *, limit: int = 100, before: int | None = None) -> list[dict[str, Any]]:

@@ -137,7 +137,7 @@ class Reporter:
         said = text_of(event, self._names())
         if said is not None and said.is_warning:
             self._telemetry.say(said.text, "warning")
-            self._telemetry.journal.point(event.point, said.text, round=event.round, level="warning")
+            self._telemetry.journal.point(event.point, said.text, round=event.round, level="warning", data=event.fields)
         elif said is not None:
             self._telemetry.point(event.point, said.text, round_number=event.round)
         if event.point == "state.disagrees":

@@ -172,11 +172,11 @@ async def swarm(tmp_path: Path, request: pytest.FixtureRequest):
 
 async def test_three_nodes_commit_rounds_with_equal_states(swarm):
     for number in range(1, 4):
-        outcomes = await asyncio.gather(*(swarm.contribute(person, float(i)) for i, person in enumerate(PEOPLE[:3])))
+        outcomes = await asyncio.gather(*(swarm.contribute(person, i) for i, person in enumerate(PEOPLE[:3], 1)))
         assert all(outcome.counted for outcome in outcomes)
         assert len({outcome.state_hash for outcome in outcomes}) == 1
         assert {node.replica.head_round for node in swarm.nodes.values()} == {number}
-        np.testing.assert_allclose(swarm.nodes[PEOPLE[0].peer_id].replica.mean, 1.0, rtol=1e-6)
+        np.testing.assert_allclose(swarm.nodes[PEOPLE[0].peer_id].replica.mean, 2.0, rtol=1e-6)
 
 
 async def contribute_all(swarm: Swarm, people: list[Identity]) -> list[Committed | Aborted]:
