@@ -12,6 +12,7 @@ any more until this node restarts.
 
 from __future__ import annotations
 
+import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
 
@@ -50,6 +51,7 @@ class Docket:
         self._grid, self._transport, self._store, self._executor = grid, transport, store, executor
         self._rules, self._on_proven, self._on_misconduct = rules, on_proven, on_misconduct
         self._limit = StreamLimit(MAX_STREAMS_PER_PEER)
+        self._accepting = asyncio.Lock()
         self._discredited: set[PeerId] = set()
         self._sought: set[PeerId] = set()
         transport.serve(PROTOCOL, self._handle)
@@ -85,10 +87,11 @@ class Docket:
     async def _accept(self, evidence: Evidence) -> bool:
         """Verify and keep; False if the peer was known already. Raises what `evidence.judge` raises, and OSError."""
         accused = PeerId(evidence.accused)
-        if accused in self._store.accused:
-            return False
-        await off_loop(self._executor, proofs.judge, evidence, self._rules(), self._grid)
-        await off_loop(self._executor, self._store.save, evidence)
+        async with self._accepting:  # several may come at once
+            if accused in self._store.accused:
+                return False
+            await off_loop(self._executor, proofs.judge, evidence, self._rules(), self._grid)
+            await off_loop(self._executor, self._store.save, evidence)
         self._on_proven(accused, proofs.kind_of(evidence))
         return True
 
