@@ -28,6 +28,8 @@ Round = Annotated[int, Field(ge=0, le=2**40)]
 Ballot = Annotated[int, Field(ge=0, le=2**40)]
 Count = Annotated[int, Field(ge=0, le=2**53)]
 Name = Annotated[str, Field(max_length=64)]
+Signature = Annotated[str, Field(pattern=r"^([0-9a-f]{128})?$")]
+"""An Ed25519 signature inside a message, hexadecimal; empty where nobody checks it (simulators)."""
 Speed = Annotated[float, Field(ge=0, le=1e12)]
 """Tokens per second."""
 SquaredNorm = Annotated[float, Field(ge=0, le=1e300)]
@@ -134,7 +136,7 @@ class SpanResult(Frozen):
     """One flag per ``Plan.members``: the mean of every chunk of the span is over exactly these."""
     digest: Digest
     """Root over the chunks of the span's encoded mean (`chunks.span_digest`)."""
-    signature: Annotated[str, Field(pattern=r"^([0-9a-f]{128})?$")] = ""
+    signature: Signature = ""
     """The owner's, over all of the above (`signed_results`); hexadecimal."""
 
 
@@ -235,6 +237,8 @@ class Proposal(Message):
     kind: Literal["proposal"] = "proposal"
     ballot: Ballot
     record: Record
+    seal: Signature = ""
+    """The leader's signature under ballot and record, which voters keep: it makes their promises credible."""
 
 
 class Vote(Message):
@@ -261,6 +265,8 @@ class Accepted(Frozen):
 
     ballot: Ballot
     record: Record
+    seal: Signature = ""
+    """`Proposal.seal` of the proposal that was voted for."""
 
 
 class Promise(Message):

@@ -39,7 +39,7 @@ from .receipts import statements_root
 from .reduction import Reduction
 from .replica import Replica
 from .round_machine import Action, Event, Phase, Received, RoundState, Rules
-from .signed_results import is_signed
+from .signed_results import is_sealed, is_signed
 from .spec import Genesis
 from .transport import RemoteProtocolError
 from .votes import VoteStore
@@ -244,6 +244,7 @@ class RoundLoop:
             abstain=abstain,
             proven=self.oversight.proven,
             is_signed=is_signed,
+            is_sealed=is_sealed,
         )
         acceptor = machine.Acceptor() if abstain else await asyncio.to_thread(self._votes.load, number)
         self._mail.begin_round()

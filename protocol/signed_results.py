@@ -1,4 +1,8 @@
-"""An owner's signature under a span result: what makes a wrong or a second result provable. Pure."""
+"""Signatures inside messages: an owner's under a span result, a leader's under what it proposes. Pure.
+
+The first makes a wrong or a second result provable; the second shows, with a promise, that what an acceptor says it has
+voted for was really proposed.
+"""
 
 from __future__ import annotations
 
@@ -8,6 +12,7 @@ from .identity import Identity, PeerId, verify
 from .messages import SpanResult, canonical_json
 
 DOMAIN = b"atoll/result/1\0"
+PROPOSAL_DOMAIN = b"atoll/proposal/1\0"
 
 
 def signed(identity: Identity, result: SpanResult) -> SpanResult:
@@ -32,3 +37,17 @@ def says_the_same(first: SpanResult, second: SpanResult) -> bool:
 
 def _statement(result: SpanResult) -> bytes:
     return DOMAIN + canonical_json(result.model_dump(mode="json", exclude={"signature"}))
+
+
+def seal_of(identity: Identity, ballot: int, record: str) -> str:
+    """`Proposal.seal` for the record with this content id."""
+    return identity.sign(_proposal(ballot, record)).hex()
+
+
+def is_sealed(seal: str, leader: PeerId, ballot: int, record: str) -> bool:
+    """Whether ``leader`` has proposed the record at this ballot."""
+    return _verified(leader, seal, _proposal(ballot, record))
+
+
+def _proposal(ballot: int, record: str) -> bytes:
+    return PROPOSAL_DOMAIN + canonical_json({"ballot": ballot, "record": record})

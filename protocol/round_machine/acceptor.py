@@ -7,7 +7,7 @@ from dataclasses import replace
 from ..identity import PeerId
 from ..messages import Accepted, Nack, Prepare, Promise, Proposal, Vote
 from ..transport import RemoteProtocolError
-from .validity import check_record, check_signed
+from .validity import check_record, check_sealed, check_signed
 from .values import Action, FetchResults, Persist, Proposed, RoundState, Send, Step
 from .views import check_dropped, is_justified, is_tainted
 
@@ -37,6 +37,7 @@ def on_proposal(state: RoundState, sender: PeerId, message: Proposal, now: float
     _require_leader(state, sender, ballot)
     check_record(state.rules, record, sender)
     check_signed(state.rules, record.plan, record.results, sender)
+    check_sealed(state.rules, message, sender)
     if record.plan.ballot > ballot:
         raise RemoteProtocolError(sender, "proposal.ballot", "older than its plan")
     if record.plan.ballot == ballot:  # else it is an earlier leader's, perhaps decided already, and must be helped
@@ -45,7 +46,7 @@ def on_proposal(state: RoundState, sender: PeerId, message: Proposal, now: float
         return state, (nack(state, sender),) if state.rules.may_vote else ()
     if not is_justified(state, record.plan):
         return state, ()  # the leader repeats itself; by then we may have the evidence
-    proposed = Proposed(ballot, record, record.content_id())
+    proposed = Proposed(ballot, record, record.content_id(), message.seal)
     if accepted is not None and accepted.ballot == ballot:
         return state, (_vote_again(state, sender, proposed),)
     if state.proposed is not None and _contradicts(state.proposed, proposed):
@@ -81,7 +82,7 @@ def _vote(state: RoundState, proposed: Proposed) -> Step:
     accepted = state.acceptor.accepted
     if accepted is not None and accepted.ballot >= proposed.ballot:
         return state, ()
-    accepted = Accepted(ballot=proposed.ballot, record=proposed.record)
+    accepted = Accepted(ballot=proposed.ballot, record=proposed.record, seal=proposed.seal)
     acceptor = replace(state.acceptor, promised=proposed.ballot, accepted=accepted)
     vote = _ballot_paper(state, proposed)
     leader = state.rules.leader_of(proposed.ballot)

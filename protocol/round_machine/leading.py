@@ -27,7 +27,7 @@ from ..transport import RemoteProtocolError
 from . import views
 from .acceptor import follow
 from .member import decide
-from .validity import check_record, check_result, check_signed
+from .validity import check_record, check_result, check_sealed, check_signed
 from .values import Gathering, Persist, Preparing, Proposing, Reducing, RoundState, Send, Step
 
 # --- what others answer -----------------------------------------------------------------------------------------------
@@ -41,6 +41,7 @@ def on_promise(state: RoundState, sender: PeerId, message: Promise) -> Step:
         record = message.accepted.record
         check_record(state.rules, record, sender)
         check_signed(state.rules, record.plan, record.results, sender)
+        check_sealed(state.rules, message.accepted, sender)
         if not message.accepted.record.plan.ballot <= message.accepted.ballot < lead.ballot:
             raise RemoteProtocolError(sender, "promise.accepted", "accepted at a ballot that it cannot have been")
     return replace(state, lead=replace(lead, promises={**lead.promises, sender: message.accepted})), ()

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Iterable
 
 from ..identity import PeerId
-from ..messages import Commit, InvalidMessage, Plan, Record, SpanResult
+from ..messages import Accepted, Commit, InvalidMessage, Plan, Proposal, Record, SpanResult
 from ..spans import cover
 from ..transport import RemoteProtocolError
 from .values import Rules
@@ -38,6 +38,14 @@ def check_signed(rules: Rules, plan: Plan, results: Iterable[SpanResult], sender
     if verified is not None:
         is_sound = all(verified(result, plan.spans[result.span].owner) for result in results)
         _require(is_sound, sender, "result.signature", "not signed by the span's owner")
+
+
+def check_sealed(rules: Rules, said: Accepted | Proposal, sender: PeerId) -> None:
+    """What the leader of its ballot has really proposed, where this run has seals."""
+    if rules.is_sealed is not None:
+        leader, record_id = rules.leader_of(said.ballot), said.record.content_id()
+        is_sound = rules.is_sealed(said.seal, leader, said.ballot, record_id)
+        _require(is_sound, sender, "proposal.seal", "not proposed by the leader of its ballot")
 
 
 def _check_place(rules: Rules, plan: Plan, sender: PeerId) -> None:

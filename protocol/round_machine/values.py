@@ -23,6 +23,8 @@ OpenVote: TypeAlias = Callable[[str], tuple[PeerId, Vote]]
 """Verify one hexadecimal vote envelope of a certificate; raises `InvalidMessage`. Simulators pass a cheaper one."""
 
 IsSigned: TypeAlias = Callable[[SpanResult, PeerId], bool]
+IsSealed: TypeAlias = Callable[[str, PeerId, int, str], bool]
+"""Of (seal, leader, ballot, content id of the record)."""
 
 
 class IllegalTransition(RuntimeError):
@@ -51,6 +53,8 @@ class Rules:
     """Peers of whose misconduct this member holds evidence when the round begins."""
     is_signed: IsSigned | None = None
     """Whether an owner has signed a span result. None: results carry no signatures (simulators)."""
+    is_sealed: IsSealed | None = None
+    """Whether a leader has proposed a record at a ballot. None: proposals carry no seals (simulators)."""
 
     @cached_property
     def run_id(self) -> str:
@@ -146,6 +150,7 @@ class Proposed:
     ballot: int
     record: Record
     record_id: str
+    seal: str = ""
 
 
 @dataclass(frozen=True)
