@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import itertools
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -16,13 +17,26 @@ from atoll.protocol.chunks import ChunkGrid
 from atoll.protocol.evidence_store import EvidenceStore
 from atoll.protocol.exchange import owner as owners
 from atoll.protocol.identity import PeerId
-from atoll.protocol.messages import Record, SpanResult
+from atoll.protocol.leader import permutation
+from atoll.protocol.messages import (
+    Accepted,
+    Envelope,
+    Member,
+    Plan,
+    PlanMessage,
+    Prepare,
+    Promise,
+    Record,
+    Span,
+    SpanResult,
+)
 from atoll.protocol.outcomes import Committed
 from atoll.protocol.signed_results import signed
 from atoll.protocol.transport import Buffer, RemoteProtocolError
 from atoll.protocol.weights import weights
 
 from . import test_round_driver as drivers
+from .test_attacks_on_drivers import ZERO, Attacker
 from .test_round_driver import PEOPLE, Swarm, genesis_of
 
 NUM_CHUNKS = 24
@@ -254,3 +268,68 @@ async def test_who_was_away_asks_for_the_evidence_that_a_plan_rests_on(swarm, mo
 
 async def _refuse_all(stream, _data) -> None:
     raise RemoteProtocolError(stream.remote, "takes no evidence")
+
+
+# --- members that only sign what they like ----------------------------------------------------------------------------
+
+
+class FalseVoter(Attacker):
+    """A member of the roster that answers every `Prepare` at once, with a vote that nobody ever asked for."""
+
+    def listen(self) -> None:
+        self.transport.on_message(self._on_message)
+
+    async def _on_message(self, remote: PeerId, raw: bytes) -> None:
+        body = Envelope.open(raw, run_id=self.genesis.run_id).body
+        if isinstance(body, Prepare):
+            accepted = Accepted(ballot=0, record=self.made_up(), seal="00" * 64)
+            await self.say(remote, Promise(fragment=0, round=1, ballot=body.ballot, accepted=accepted))
+
+    def made_up(self) -> Record:
+        """A record in which the voter is everything: the only member, and the owner of all."""
+        me, roster = self.identity, self.genesis.membership.roster
+        plan = Plan(
+            lineage=0,
+            fragment=0,
+            round=1,
+            ballot=0,
+            leader=permutation(self.genesis.run_id, 0, 0, 1, roster)[0],
+            parent=self.genesis.run_id,
+            parent_state=self.genesis.initial_state,
+            members=(Member(peer=me.peer_id, tokens=1, commitment=ZERO, squared_norm=1.0),),
+            spans=(Span(first_chunk=0, num_chunks=NUM_CHUNKS, owner=me.peer_id),),
+            roster=roster,
+            next_roster=roster,
+            data_cursor=40,
+            rules=self.genesis.rules_id,
+            attempt_timeout_s=self.genesis.timing.attempt_timeout_s,
+        )
+        result = SpanResult(plan=plan.content_id(), span=0, included=(True,), digest=ZERO)
+        return Record(plan=plan, results=(signed(me, result),))
+
+
+async def test_a_promise_with_a_made_up_vote_delays_no_round(swarm):
+    """The first leader is gone, so that the next one has to ask what has been voted for."""
+    first = permutation(swarm.genesis.run_id, 0, 0, 1, swarm.genesis.membership.roster)[0]
+    attacker = next(person for person in (*HONEST, LIAR) if person.peer_id == first)
+    await swarm.kill(attacker)
+    FalseVoter(swarm, attacker).listen()
+    others = [person for person in (*HONEST, LIAR) if person is not attacker]
+    outcomes = await asyncio.wait_for(contribute(swarm, others), swarm.genesis.timing.attempt_timeout_s / 2)
+    assert all(outcome.counted for outcome in outcomes.values())
+    rejected = [e.fields for node in swarm.nodes.values() for e in node.events if e.point == "peer.rejected"]
+    assert {(fields["peer"], fields["rule"]) for fields in rejected} == {(first, "proposal.seal")}
+
+
+async def test_a_leader_that_sends_two_plans_at_one_ballot_is_proven_and_replaced(swarm):
+    first = permutation(swarm.genesis.run_id, 0, 0, 1, swarm.genesis.membership.roster)[0]
+    traitor = next(person for person in (*HONEST, LIAR) if person.peer_id == first)
+    await swarm.kill(traitor)
+    attacker = FalseVoter(swarm, traitor)
+    others = [person for person in (*HONEST, LIAR) if person is not traitor]
+    plan = attacker.made_up().plan
+    for person, cursor in itertools.product(others[:2], (40, 41)):
+        await attacker.say(person.peer_id, PlanMessage(plan=plan.model_copy(update={"data_cursor": cursor})))
+    await swarm.until(lambda: all("peer.proven" in node.points() for node in swarm.nodes.values()))
+    outcomes = await contribute(swarm, others)
+    assert {outcome.commit.record.plan.ejected for outcome in outcomes.values()} == {(first,)}
