@@ -83,8 +83,7 @@ class Round:
 
     @property
     def mean(self) -> Vector:
-        mean: Vector = np.mean(np.stack(self.honest), axis=0)
-        return mean
+        return np.mean(np.stack(self.honest), axis=0).astype(np.float32)
 
     @property
     def norm(self) -> float:
@@ -109,8 +108,8 @@ def _camouflage(round_: Round) -> Vector:
     """Three quarters of an honest member's agreement, and for the rest noise, as long as the clip lets it be."""
     mean, noise = round_.mean, _colluding_noise(round_)
     cosine = 0.75 * float(np.linalg.norm(mean)) / round_.norm
-    useful = mean * np.float32(2 * round_.norm * cosine / np.linalg.norm(mean))
-    return useful + noise * np.float32((1 - cosine**2) ** 0.5)
+    useful = mean * (2 * round_.norm * cosine / float(np.linalg.norm(mean)))
+    return (useful + noise * (1 - cosine**2) ** 0.5).astype(np.float32)
 
 
 ATTACKS: dict[str, Callable[[Round], Vector]] = {
@@ -124,7 +123,7 @@ ATTACKS: dict[str, Callable[[Round], Vector]] = {
     "zeros": lambda r: np.zeros_like(r.own),
     "stale": lambda r: r.own if r.previous is None else r.previous,
     "copycat": lambda r: r.honest[0],
-    "alie": lambda r: r.mean - np.std(np.stack(r.honest), axis=0, out=np.empty_like(r.own)),
+    "alie": lambda r: (r.mean - np.std(np.stack(r.honest), axis=0)).astype(np.float32),
     "inner_product": lambda r: -np.float32(0.5) * r.mean,
     "camouflage": _camouflage,
     "weight_inflation": lambda r: -r.own,
@@ -357,7 +356,8 @@ def markdown(rows: Sequence[tuple[Cell, float]], setting: Setting, num_seeds: in
         key = (cell.attack or "none, all honest", cell.share, cell.setting.speeds)
         costs.setdefault(key, {})["off" if cell.trust == NO_DEFENCE else "on"] = cost
     lines = [
-        f"{setting.num_peers} peers, {setting.num_rounds} rounds of {setting.num_steps} inner steps, seeds: {num_seeds}. "
+        f"{setting.num_peers} peers, {setting.num_rounds} rounds of {setting.num_steps} inner steps, "
+        f"seeds: {num_seeds}. "
         "Cost: final validation loss over that of the clean run without defences, less one.",
         "",
         "| attack | malicious | defences off | on, by default |",

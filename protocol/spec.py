@@ -126,7 +126,7 @@ class TrustConfig(Frozen):
     """How far a member is believed, and what one contribution can do to the mean."""
 
     clip_factor: Annotated[float, Field(ge=0, le=1e6)] = 2.0
-    """A contribution's norm is cut to this many medians of the members' norms. 0: not cut."""
+    """A contribution's norm is cut to this many medians of the members' norms (`weights.py`). 0: not cut."""
     aggregation: Literal["mean", "agreement", "trimmed_mean", "centred_clip"] = "agreement"
     """What an owner makes of a chunk (`kernels/aggregation.py`). With fewer than five members always the mean."""
     max_share: Annotated[float, Field(gt=0, le=1)] = 0.5

@@ -2,11 +2,14 @@
 
 Tokens are the sender's claim. They are clamped to the spec's limit and to `MAX_TOKENS_FACTOR` medians; newcomers on
 probation weigh nothing, equal contributions count as one, and of three or more members none has more than `max_share`.
-What is left is multiplied by the clip: min(1, c · median norm / norm) over the committed norms, as SparseLoCo's gather
-does (2508.15706). The norms are compared as they are, not per √(inner steps): steps are a claim too, and a member could
-buy norm with it, whereas honest speeds of 1:6 stay within two medians.
+What is left is multiplied by the clip, which compares committed norms as SparseLoCo's gather does (2508.15706):
 
-The bound (S7): whatever a member sends and claims, it moves the mean by at most share × c × median norm.
+    min(1, limit / norm)        limit = c · median norm · √max(1, tokens / median tokens)
+
+The root is for peers of unequal speed: a norm grows with the steps behind it, between their root and linearly. Tokens
+are clamped, so that a claim buys at most √`MAX_TOKENS_FACTOR` = 2 times the norm.
+
+The bound (S7): whatever a member sends, it moves the mean by at most its share × its limit.
 """
 
 from __future__ import annotations
@@ -31,21 +34,24 @@ def weights(plan: Plan, included: Sequence[bool], trust: TrustConfig, limits: Li
     Their sum is at most one; less when something is clipped, which is given to nobody. All zeros if nobody who is
     included counts.
     """
-    shares = _shares(plan, included, trust, limits)
-    factors = clip_factors([member.squared_norm for member in plan.members], shares, trust.clip_factor)
-    return tuple(share * factor for share, factor in zip(shares, factors, strict=True))
+    tokens = _counted_tokens(plan, included, limits)
+    norms = [math.sqrt(member.squared_norm) for member in plan.members]
+    factors = clip_factors(norms, tokens, trust.clip_factor)
+    return tuple(share * factor for share, factor in zip(_shares(tokens, trust.max_share), factors, strict=True))
 
 
-def clip_factors(squared_norms: Sequence[float], shares: Sequence[float], clip_factor: float) -> tuple[float, ...]:
-    """min(1, c · median / norm) per contribution; the (low) median is over those that have a share. c = 0: no clip."""
-    counted = [math.sqrt(norm) for norm, share in zip(squared_norms, shares, strict=True) if share > 0]
+def clip_factors(norms: Sequence[float], tokens: Sequence[float], clip_factor: float) -> tuple[float, ...]:
+    """min(1, limit / norm) per contribution. The (low) medians are over those that count. c = 0: no clip."""
+    counted = [(norm, count) for norm, count in zip(norms, tokens, strict=True) if count > 0]
     if clip_factor == 0 or not counted:
-        return (1.0,) * len(shares)
-    limit = clip_factor * median_low(counted)
-    return tuple(min(1.0, limit / math.sqrt(norm)) if norm > 0 else 1.0 for norm in squared_norms)
+        return (1.0,) * len(norms)
+    usual_norm, usual_tokens = (median_low(each) for each in zip(*counted, strict=True))
+    limits = [clip_factor * usual_norm * math.sqrt(max(1.0, count / usual_tokens)) for count in tokens]
+    return tuple(min(1.0, limit / norm) if norm > 0 else 1.0 for norm, limit in zip(norms, limits, strict=True))
 
 
-def _shares(plan: Plan, included: Sequence[bool], trust: TrustConfig, limits: LimitsConfig) -> list[float]:
+def _counted_tokens(plan: Plan, included: Sequence[bool], limits: LimitsConfig) -> list[float]:
+    """Tokens that each member's contribution counts for, after all clamps but the share's."""
     barred = {newcomer.peer for newcomer in plan.newcomers if newcomer.counts_from > plan.round}
     tokens = [
         float(min(member.tokens, limits.max_tokens_per_round)) if is_in and member.peer not in barred else 0.0
@@ -57,10 +63,17 @@ def _shares(plan: Plan, included: Sequence[bool], trust: TrustConfig, limits: Li
     counted = [count for count in tokens if count > 0]
     if not counted:
         return tokens
-    if len(counted) >= MIN_CAPPED:
-        highest = MAX_TOKENS_FACTOR * median_low(counted)
-        tokens = [min(count, highest) for count in tokens]
-    return capped_shares(tokens, trust.max_share if len(counted) >= MIN_CAPPED else 1.0)
+    if len(counted) < MIN_CAPPED:
+        return tokens
+    highest = MAX_TOKENS_FACTOR * median_low(counted)
+    return [min(count, highest) for count in tokens]
+
+
+def _shares(tokens: Sequence[float], max_share: float) -> list[float]:
+    num_counted = sum(count > 0 for count in tokens)
+    if not num_counted:
+        return [0.0] * len(tokens)
+    return capped_shares(tokens, max_share if num_counted >= MIN_CAPPED else 1.0)
 
 
 def capped_shares(tokens: Sequence[float], max_share: float) -> list[float]:

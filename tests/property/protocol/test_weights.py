@@ -89,21 +89,26 @@ def test_a_claim_of_any_size_counts_as_a_few_medians(tokens, liar):
 
 
 @settings(deadline=None, max_examples=60)
-@given(st.integers(0, 2**32), st.integers(0, 5), st.floats(-12, 12), st.sampled_from([1.0, 2.0, 3.0]))
-def test_a_member_moves_the_mean_by_at_most_its_share_times_the_clipped_norm(seed, attacker, exponent, clip):
+@given(st.integers(0, 2**32), st.integers(0, 5), st.floats(-12, 12), st.sampled_from([1.0, 2.0, 3.0]), TOKENS)
+def test_a_member_moves_the_mean_by_at_most_its_share_times_the_clipped_norm(seed, attacker, exponent, clip, claim):
     """S7, on encoded vectors: the mean with the attacker against its own part taken out."""
     random, grid = np.random.default_rng(seed), ChunkGrid(600, 600, codec("int8"))
     values = random.standard_normal((6, 600)).astype(np.float32)
     values[attacker] *= np.float32(10.0**exponent)
     contributions = [contribution_of(grid, row) for row in values]
     norms = [math.sqrt(contribution.squared_norm) for contribution in contributions]
-    plan = plan_of([100] * 6, norms, [contribution.commitment for contribution in contributions])
+    tokens = [100] * 6
+    tokens[attacker] = claim
+    plan = plan_of(tokens, norms, [contribution.commitment for contribution in contributions])
     each = weights(plan, [True] * 6, TrustConfig(clip_factor=clip), LIMITS)
     datas = [contribution.encoded for contribution in contributions]
     mean = reduce_chunk(grid, 0, datas, each).values
     without = reduce_chunk(grid, 0, datas, [0 if i == attacker else w for i, w in enumerate(each)]).values
     moved = float(np.linalg.norm(mean.astype(np.float64) - without))
-    assert moved <= clip * median_low(norms) / 6 * (1 + 1e-5)
+    share = min(claim, MAX_TOKENS_FACTOR * 100) / (500 + min(claim, MAX_TOKENS_FACTOR * 100))
+    bought = math.sqrt(max(1, min(claim / 100, MAX_TOKENS_FACTOR)))
+    counted = norms if claim else [norm for i, norm in enumerate(norms) if i != attacker]
+    assert moved <= share * clip * median_low(counted) * bought * (1 + 1e-5)
 
 
 def contribution_of(grid, values):
@@ -121,6 +126,13 @@ def test_a_norm_beyond_the_clip_is_scaled_and_the_rest_is_given_to_nobody():
     each = weights(plan_of([1] * 4, [1, 1, 1, 8]), [True] * 4, TrustConfig(clip_factor=2.0), LIMITS)
     assert each == pytest.approx((0.25, 0.25, 0.25, 0.0625))
     assert weights(plan_of([1] * 4, [1, 1, 1, 8]), [True] * 4, TrustConfig(clip_factor=0), LIMITS) == (0.25,) * 4
+
+
+def test_honest_speeds_of_one_to_six_are_not_clipped():
+    """Norms measured in the first round of a run, in which they grow the fastest with the steps."""
+    tokens, norms = [1, 2, 4, 6, 1, 2, 4, 6, 1, 2], [1.3, 4.1, 9.4, 12.1, 1.3, 4.1, 9.4, 12.1, 1.3, 4.1]
+    each = weights(plan_of(tokens, norms), [True] * 10, TrustConfig(), LIMITS)
+    assert each == pytest.approx([count / sum(tokens) for count in tokens])
 
 
 def test_newcomers_weigh_nothing_before_their_round_and_then_count():
