@@ -5,6 +5,8 @@
 #   make test            lint and the whole test suite
 #   make lint            ruff, pyright, import-linter
 #   make format          let ruff rewrite the sources
+#   make fuzz            random bytes into every parser of untrusted bytes, for MINUTES=5
+#   make hunt            random fault schedules against the protocol's properties (BUDGET=10000, or MINUTES=60)
 #   make bench           every script in benchmarks/, one JSON line per figure
 #   make attacks         what poisoned contributions cost: the table of docs/security.md (ten minutes on one core)
 #   make test-container  build the image and run it (needs buildah; see docker/)
@@ -12,7 +14,8 @@
 #
 # Variables: TORCH=cpu takes PyTorch's CPU build (a tenth of the download) and TORCH=cuda the default one; without it,
 # machines that have no NVIDIA GPU get the CPU build where they can. PYTHON=python3.12 another interpreter, NODES=4 the
-# size of the demo, TEST_WORKERS=2 and TESTS=tests/unit for `test`.
+# size of the demo, TEST_WORKERS=2 and TESTS=tests/unit for `test`, MINUTES=60 for `fuzz` and `hunt`; BUDGET, SEED and
+# MAX_PEERS for `hunt`.
 
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
@@ -24,6 +27,10 @@ VENV := .venv
 PYTHON ?= $(shell .ci/find-python)
 NODES ?= 3
 TESTS ?= tests
+BUDGET ?= $(if $(MINUTES),0,10000)
+MINUTES ?=
+SEED ?= 0
+MAX_PEERS ?= 32
 TEST_WORKERS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$((n < 2 ? 2 : n > 4 ? 4 : n)))
 
 TORCH ?=
@@ -34,7 +41,7 @@ PIP_INSTALL = $(VENV)/bin/python -m pip install --disable-pip-version-check \
 # Whatever changes here makes the next make install again (and rebuild the C), so that no test meets a stale binary.
 BUILD_INPUTS := pyproject.toml constraints.txt $(wildcard setup.py) $(wildcard kernels/*.c kernels/*.h kernels/*/*.c kernels/*/*.h)
 
-.PHONY: help setup demo test lint format bench attacks test-container clean
+.PHONY: help setup demo test lint format fuzz hunt bench attacks test-container clean
 help:
 	@sed -n 's/^#   //p' Makefile
 
@@ -80,6 +87,14 @@ lint: setup
 format: setup
 	$(VENV)/bin/ruff check --fix .
 	$(VENV)/bin/ruff format .
+
+fuzz: setup
+	@$(PIP_INSTALL) --quiet atheris 2>/dev/null || echo 'atoll: no atheris for this Python; random mutations instead' >&2
+	OMP_NUM_THREADS=1 $(VENV)/bin/python -m tests.fuzz --minutes $(or $(MINUTES),5)
+
+hunt: setup
+	@$(VENV)/bin/python -P -m atoll.protocol.simulator.hunt --budget $(BUDGET) --minutes $(or $(MINUTES),0) \
+		--first-seed $(SEED) --max-peers $(MAX_PEERS) --processes $(TEST_WORKERS)
 
 bench: setup
 	@for script in $(filter-out benchmarks/attacks.py,$(wildcard benchmarks/[a-z]*.py)); do OMP_NUM_THREADS=1 $(VENV)/bin/python "$$script"; done

@@ -28,6 +28,7 @@ COMMANDS = {
     "receipts": "Prove what this node has given, or check what another one claims.",
     "ledger": "Who was left out or rejected, by which rule, and by how much.",
     "run": "Make, check and sign run specs.",
+    "simulate": "Play a run spec over simulated peers and links.",
     "version": "Print the versions in use.",
 }
 """Name -> help. The module of a command has its name and holds a typer app named ``app``."""

@@ -85,7 +85,8 @@ def _locked(folder: Path) -> Generator[None]:
 
 
 def _check_admitted(spec: RunSpec, identity: Identity) -> None:
-    if not spec.genesis.membership.admits(identity.peer_id):
+    rules = spec.rules
+    if not any(rules.at(number).admits(identity.peer_id) for number in (1, *(a.from_round for a in rules.amendments))):
         todo = f"ask the operator to add your peer id {identity.peer_id} to membership.allowed"
         raise UserError("this run accepts listed peers only", spec.genesis.name, todo, code="not_authorised")
 

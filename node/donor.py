@@ -22,7 +22,8 @@ class Donor:
         """``attests``: hexadecimal `Attest` envelopes that are known for a round."""
         self._replica, self._attests = replica, attests
         self._lock = threading.Lock()
-        self._copies: OrderedDict[int, SnapshotLeaves] = OrderedDict()
+        self._copies: OrderedDict[str, SnapshotLeaves] = OrderedDict()
+        """By record: a round may be another one in another lineage."""
 
     @property
     def head_round(self) -> int:
@@ -45,7 +46,7 @@ class Donor:
         return next((data for copy in reversed(copies) if (data := copy.read(digest)) is not None), None)
 
     def _newest(self) -> SnapshotLeaves:
-        if self._replica.head_round not in self._copies:
+        if self._replica.standing.record_id not in self._copies:
             copy = self._replica.copy()
             manifest = SnapshotManifest(
                 round=copy.round,
@@ -54,7 +55,7 @@ class Donor:
                 num_bytes=len(copy.data),
                 leaves=tuple(leaf.hex() for leaf in copy.leaves),
             )
-            self._copies[copy.round] = SnapshotLeaves(manifest, [copy.data])
+            self._copies[copy.record_id] = SnapshotLeaves(manifest, [copy.data])
             while len(self._copies) > _NUM_COPIES:
                 self._copies.popitem(last=False)
         return next(reversed(self._copies.values()))

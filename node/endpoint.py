@@ -60,13 +60,15 @@ def remove_endpoint(path: Path) -> None:
 def read_endpoint(path: Path) -> Endpoint | None:
     """The recorded node, or None if there is none or the record is damaged."""
     try:
-        return Endpoint(**json.loads(path.read_text(encoding="utf-8")))
+        content: dict[str, Any] = json.loads(path.read_text(encoding="utf-8"))
+        is_whole = all(isinstance(content[key], kind) for key, kind in (("url", str), ("token", str), ("pid", int)))
+        return Endpoint(**content) if is_whole else None
     except FileNotFoundError:
         return None
     except PermissionError:
         todo = "run this as the user who started the node"
         raise UserError("the node's address cannot be read", str(path), todo, code="permission") from None
-    except (OSError, ValueError, TypeError):
+    except (OSError, ValueError, LookupError, TypeError, RecursionError):
         return None
 
 
@@ -103,7 +105,12 @@ def ask(path: Path, method: str, resource: str, *, body: Any = None) -> Any:
 
 
 def _answer(status: int, data: bytes, endpoint: Endpoint) -> Any:
-    content = json.loads(data)
-    if status < 400:
-        return content
-    raise UserError(content["reason"], endpoint.url, content["fix"], code=content["code"])
+    """What the node says; ValueError for what is none of its answers."""
+    try:
+        content = json.loads(data)
+        if status < 400:
+            return content
+        reason, fix, code = (str(content[key]) for key in ("reason", "fix", "code"))
+    except (KeyError, TypeError, RecursionError):
+        raise ValueError(f"something else than a node answers, with status {status}") from None
+    raise UserError(reason, endpoint.url, fix, code=code)

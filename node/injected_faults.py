@@ -4,7 +4,8 @@
 time that this process reaches it, ``"round.voted"`` the first time. The kill is SIGKILL to this very process, after the
 point's event has been committed to the journal, which proves that the point was reached.
 
-``ATOLL_NAN_AT="3"`` puts a NaN into the trainer's first contribution to round 3 (`TrainerSpec.nan_round`).
+``ATOLL_NAN_AT="3"`` puts a NaN into the trainer's first contribution to round 3, ``"-1"`` into all of them
+(`TrainerSpec.nan_round`).
 """
 
 from __future__ import annotations
@@ -52,5 +53,5 @@ def kill_here() -> None:
 
 
 def nan_round(environ: Mapping[str, str] | None = None) -> int:
-    """Round whose first contribution gets a NaN; 0: none does. Raises ValueError if the variable is no number."""
+    """Round whose first contribution gets a NaN; 0: none; -1: all of them. Raises ValueError for what is no number."""
     return int((os.environ if environ is None else environ).get(NAN_VARIABLE, "") or 0)

@@ -14,34 +14,41 @@ from collections.abc import Coroutine, Mapping
 
 from ..kernels.chunk_grid import ChunkGrid
 from ..kernels.codec import codec
+from ..protocol.amendments import InvalidAmendment, RunRules
 from ..protocol.identity import Identity, PeerId
 from ..protocol.messages import Commit
 from ..protocol.outcomes import Committed, RoundEvent
 from ..protocol.peers import PeerInfo
 from ..protocol.round_driver import NodeFacts, RoundDriver
+from ..protocol.rule_book import RuleBook
+from ..protocol.spec import PROTOCOL_VERSION, Genesis
 from ..protocol.state_sync import StateServer, StateUnavailable, SyncProgress
-from ..protocol.swarm import PortInUse, Swarm, SwarmError, SwarmEvent, SwarmSettings
+from ..protocol.swarm import PortInUse, Swarm, SwarmError, SwarmEvent
 from ..protocol.transport import RemoteProtocolError
 from ..training.checkpoint import Saved
 from ..training.config import TrainerSpec
 from ..training.flat import initial_state
 from ..training.reducer import Evaluation, Hello, Progress, Ready, Report, Warned, Withheld
 from ..training.shared_buffers import SharedBuffers
+from . import network
+from .amendment_store import AmendmentStore
 from .chain import Chain
 from .donor import Donor
 from .errors import UserError
+from .failures import Failures
 from .injected_faults import nan_round
 from .known_peers import KnownPeers
 from .overview import Parts
+from .reasons import Reason, State
 from .receipts import ReceiptBook
-from .replica import Replica, checkpoint_store
+from .replica import Replica, archive_of, checkpoint_store
 from .reporter import Reporter
-from .run_spec import RunSpec
+from .run_spec import RunSpec, training_config
 from .settings import NodeSettings
 from .state_loading import StateLoader
 from .telemetry import Telemetry
 from .trainer_process import TrainerGaveUp, TrainerProcess
-from .trainer_rounds import TrainerRounds
+from .trainer_rounds import Terms, TrainerRounds
 from .version import VERSION
 
 _LOOK_INTERVAL_S = 1.0
@@ -61,6 +68,8 @@ class Node:
         self._grid = ChunkGrid(spec.layout.num_elements, exchange.chunk_elements, self._codec)
         self._buffers = SharedBuffers.create(self._grid.num_elements, self._grid.num_chunks, self._grid.total_encoded)
         self._event_loop = asyncio.get_running_loop()
+        self._amendments = AmendmentStore(settings.folder)
+        self._book = RuleBook(self._known_rules(), self._amendments.append)
         self._known_peers = KnownPeers(settings.folder / "peers.json")
         self._replica = self._open_replica()
         self._trainer = TrainerProcess(
@@ -80,15 +89,33 @@ class Node:
         self._evaluation = asyncio.Event()
         """The last committed state is evaluated."""
         self._applied = asyncio.Event()
+        self._failures = Failures()
+        self._in_vain: asyncio.Future[None] = self._event_loop.create_future()
+        """Gets the error that ends a node whose contributions fail again and again."""
 
     @property
     def head_round(self) -> int:
         return self._replica.head_round
 
     @property
+    def _rules(self) -> Genesis:
+        """Those that the present round is held under."""
+        return self._book.rules.at(self.head_round + 1)
+
+    def _known_rules(self) -> RunRules:
+        """By this node's disk, and by what came with the run spec; nothing is in force that is not kept."""
+        rules = self._amendments.load(self._genesis)
+        try:
+            known = rules.extended(self._spec.amendments)
+        except InvalidAmendment as error:
+            raise UserError("amendments of the run spec", str(error), "get them from the operator again") from None
+        self._amendments.append(known.amendments[len(rules.amendments) :])
+        return known
+
+    @property
     def is_finished(self) -> bool:
         """Whether the run's last round is applied."""
-        last = self._genesis.stop.num_rounds
+        last = self._rules.stop.num_rounds
         return last > 0 and self.head_round >= last
 
     def _trainer_spec(self) -> TrainerSpec:
@@ -110,13 +137,14 @@ class Node:
             self._event_loop.call_soon_threadsafe(self._telemetry.warn, text)
 
         replica = Replica(
-            genesis=self._genesis,
-            initial=initial_state(self._spec.training.model),
+            book=self._book,
+            initial=lambda: initial_state(self._spec.training.model),
             buffers=self._buffers,
             grid=self._grid,
-            outer=self._spec.training.outer,
+            outer_of=lambda rules: training_config(rules, "rules in force").outer,
             store=checkpoint_store(self._settings.folder, self._settings.num_checkpoints, on_warning, on_point),
             chain=Chain(self._settings.folder / "chain.jsonl"),
+            archive=archive_of(self._genesis, self._identity.peer_id, self._settings.folder, on_warning),
             on_saved=self._on_saved,
         )
         if replica.restore():
@@ -140,11 +168,12 @@ class Node:
             replica=self._replica,
             buffers=self._buffers,
             grid=self._grid,
-            lease_samples=self._inner.lease_samples,
-            last_round=self._genesis.stop.num_rounds,
+            inner=self._inner,
+            terms=self._terms,
             contribute=driver.contribute,
             tell=self._trainer.send,
             on_warning=self._telemetry.warn,
+            may_train_on=lambda: driver.num_alive >= self._genesis.membership.min_peers,
         )
         donor = Donor(self._replica, lambda number: [raw.hex() for raw in driver.attestations(number).values()])
         StateServer(driver.transport, donor, driver.executor)
@@ -153,6 +182,7 @@ class Node:
         self._spawn(self._rounds.run())
         self._spawn(self._look())
         self._spawn(self._open_when_met())
+        self._spawn(self._until_in_vain())
         for report in self._early_reports:
             self._on_report(report)
         await self._until_finished(driver)
@@ -161,22 +191,10 @@ class Node:
         self._tasks.append(asyncio.create_task(work))
 
     async def _start_swarm(self) -> Swarm:
-        settings, membership = self._settings, self._genesis.membership
-        ip = "ip6" if ":" in settings.listen_host else "ip4"
-        listen = f"/{ip}/{settings.listen_host}/tcp/{settings.listen_port}"
-        swarm_settings = SwarmSettings(
-            identity_path=settings.identity_path,
-            run_id=self._genesis.run_id,
-            listen=(listen,),
-            announce=settings.announce,
-            seeds=tuple(dict.fromkeys((*membership.seeds, *settings.seeds))),
-            known_peers=self._known_peers.addresses,
-            runtime_folder=settings.folder,
-            is_seed=any(seed.endswith(self._identity.peer_id) for seed in membership.seeds),
-            progress_timeout_s=self._genesis.timing.progress_timeout_s,
-        )
+        known = self._known_peers.addresses
+        settings = network.swarm_settings(self._settings, self._rules, self._identity.peer_id, known)
         try:
-            return await Swarm.start(swarm_settings, self._on_swarm_event)
+            return await Swarm.start(settings, self._on_swarm_event)
         except SwarmError as error:
             what, _, todo = str(error).partition("; ")
             raise UserError(what, "", todo or "see the log", code="swarm") from None
@@ -184,13 +202,23 @@ class Node:
             what, _, _ = str(error).partition("; ")
             raise UserError(what, "", "choose another with --port, or 0 for a free one", code="port_in_use") from None
 
+    def _terms(self) -> Terms:
+        """What the rules in force mean for the trainer's next round."""
+        rules = self._rules
+        is_held_up = rules.control.paused or rules.control.required_protocol > PROTOCOL_VERSION
+        return Terms(
+            last_round=rules.stop.num_rounds,
+            is_open=not is_held_up and rules.admits(self._identity.peer_id),
+            inner_lr=training_config(rules, "rules in force").inner.lr,
+        )
+
     def _make_driver(self, swarm: Swarm) -> RoundDriver:
         facts = NodeFacts(
             lease_samples=self._inner.lease_samples,
             name=self._settings.name,
             version=VERSION,
             addresses=lambda: swarm.addresses[:8],
-            reachable=lambda: swarm.reachable,
+            reachable=lambda: swarm.is_met_by(self._other_members()),
         )
         return RoundDriver(
             identity=self._identity,
@@ -204,7 +232,12 @@ class Node:
             observer=self._on_round_event,
             sync=self._load_state,
             prove=self._prove_head,
+            book=self._book,
         )
+
+    def _other_members(self) -> list[PeerId]:
+        roster = () if self._driver is None else self._driver.roster
+        return [peer for peer in roster if peer != self._identity.peer_id]
 
     async def stop(self, grace_s: float) -> None:
         """Save, say goodbye, close the network. Idempotent."""
@@ -256,7 +289,7 @@ class Node:
 
         One that only stalls (a suspended machine, a break of the network) finds nobody any more once we have ended.
         """
-        now_s, patience_s = time.monotonic(), self._genesis.timing.drop_after_s
+        now_s, patience_s = time.monotonic(), self._rules.timing.drop_after_s
         members = (info for peer, info in driver.peers.items() if peer in driver.roster)
         recent = (info.heartbeat for info in members if info.is_alive(now_s, patience_s))
         return all(
@@ -267,13 +300,9 @@ class Node:
     # --- what others say ----------------------------------------------------------------------------------------------
 
     def _on_swarm_event(self, event: SwarmEvent) -> None:
-        if event.kind == "seed" and event.text.endswith("answered"):
-            return
         if event.kind == "addresses" and self._swarm is None and event.text.startswith("own addresses"):
             return  # a moment later "listening on" says the same
-        is_reachable = event.text.startswith("confirmed by")
-        text = f"other peers can reach this node, {event.text}" if is_reachable else event.text
-        self._telemetry.say(text, "warning" if event.kind in ("p2pd_failed", "identity_conflict") else "info")
+        network.tell(self._telemetry, event)
 
     def _on_report(self, report: Report) -> None:
         if self._rounds is None or self._driver is None:
@@ -287,6 +316,7 @@ class Node:
                 self._driver.set_progress(
                     phase="training",
                     num_inner_steps=report.step,
+                    target_inner_steps=report.num_steps,
                     tokens=report.num_tokens,
                     tokens_per_s=report.tokens_per_s,
                     loss=report.loss,
@@ -300,6 +330,8 @@ class Node:
                 self._driver.set_progress(evaluated_round=report.round, validation_loss=report.validation_loss)
             case Withheld():
                 self._telemetry.alert("withheld", f"{report.reason}; nothing was sent, training goes on")
+                self._failures.withheld(report.reason)
+                self._give_up_if_in_vain()
             case Warned():
                 self._telemetry.warn(report.text)
             case _:
@@ -313,11 +345,21 @@ class Node:
 
     def _on_round_event(self, event: RoundEvent) -> None:
         """Everything the driver does is journalled before anything else follows from it."""
+        if event.point == "lineage.begun" and self._rounds is not None:
+            self._rounds.on_state_replaced()
+        if event.point == "rules.in_force":
+            self._event_loop.call_soon(self._on_rules)
         outcome = event.fields.get("outcome")
         if not isinstance(outcome, Committed):
             self._reporter.round_event(event)
+            if event.point == "exchange.excluded" and event.fields["rule"] == "self":
+                self._failures.refused(str(event.fields["why"]))
             return
+        self._failures.committed(counted=outcome.counted)
+        self._give_up_if_in_vain()
         self._evaluation.clear()
+        if self._driver is not None:
+            self._driver.set_progress(num_inner_steps=0, target_inner_steps=0, tokens=0)
         self._reporter.applied(outcome)
         self._keep_receipt(outcome.commit)
         if self._rounds is not None:
@@ -334,6 +376,20 @@ class Node:
         if number is not None:
             self._reporter.receipt(number)
 
+    def _on_rules(self) -> None:
+        """The run may be open again, or over."""
+        if self._rounds is not None:
+            self._rounds.on_rules()
+        self._applied.set()
+
+    def _give_up_if_in_vain(self) -> None:
+        if self._failures.is_too_many and not self._in_vain.done():
+            self._telemetry.state(State.FAILED, Reason.REPEATED_FAILURES, **self._failures.values)
+            self._in_vain.set_exception(self._failures.error())
+
+    async def _until_in_vain(self) -> None:
+        await self._in_vain
+
     def _is_evaluator(self, commit: Commit | None) -> bool:
         """Members take turns in evaluating the new state: it is the same everywhere."""
         if commit is None:
@@ -345,7 +401,7 @@ class Node:
 
     def _state_loader(self, driver: RoundDriver) -> StateLoader:
         return StateLoader(
-            genesis=self._genesis,
+            book=self._book,
             me=self._identity.peer_id,
             transport=driver.transport,
             replica=self._replica,
@@ -413,12 +469,19 @@ class Node:
         if self._rounds is not None:
             self._rounds.open()
 
+    def _take_submitted(self, driver: RoundDriver) -> None:
+        """What the operator has signed with ``atoll run amend`` in this node's folder."""
+        submitted = [a for a in self._amendments.collect() if a.number > self._book.num_amendments]
+        if submitted:
+            driver.amend(submitted)
+
     async def _look(self) -> None:
         """Once a second: the sentence, the peers, and their addresses for the next start."""
         while True:
             self._reporter.look()
             if self._driver is not None:
                 self._known_peers.remember(_addresses(self._driver.peers))
+                self._take_submitted(self._driver)
             await asyncio.sleep(_LOOK_INTERVAL_S)
 
 

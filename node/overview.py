@@ -22,7 +22,7 @@ from .snapshot import NetworkInfo, NodeInfo, PhaseName, RoundInfo
 from .status import utc
 from .tally import Tally
 from .telemetry import Telemetry
-from .view import Clocks, OwnPeer, agreement, names_of, peer_infos, shares
+from .view import Clocks, OwnPeer, agreement, clock_offset_ms, names_of, peer_infos, shares
 
 if TYPE_CHECKING:
     from ..protocol.round_driver import RoundDriver
@@ -73,10 +73,10 @@ class Overview:
         now = situation(self._facts(clocks.monotonic_s))
         self._telemetry.state(now.state, now.reason, ends_in_s=now.ends_in_s, **now.values)
         commit, me, peers = self._replica.head, self._self(), self._driver.peers
-        timeout_s = self._spec.genesis.timing.heartbeat_timeout_s
-        num_rounds = self._own.tally.num_rounds
+        timeout_s = self._driver.genesis.timing.heartbeat_timeout_s
+        num_rounds, health = self._own.tally.num_rounds, self._swarm.health()
         self._board.update(
-            peers=peer_infos(me, peers, self._driver.roster, commit, num_rounds, clocks, timeout_s),
+            peers=peer_infos(me, peers, self._replica.standing, commit, num_rounds, clocks, timeout_s, health.path),
             agreement=agreement(self._replica.head_round, self._replica.state_hash, peers),
             round=self._round_info(commit, clocks),
             network=self._network_info(),
@@ -98,10 +98,11 @@ class Overview:
             last_receipt_round=tally.last_receipt_round,
             tokens_this_round=me.tokens,
             last_share=shares(commit).get(self._me),
+            counts_from_round=self._counts_from(),
         )
 
     def _facts(self, now_s: float) -> Facts:
-        driver, genesis, own = self._driver, self._spec.genesis, self._own
+        driver, genesis, own = self._driver, self._driver.genesis, self._own
         roster, seeds = driver.roster, self._swarm.seed_results
         timeout_s = genesis.timing.heartbeat_timeout_s
         alive = {peer for peer, info in driver.peers.items() if info.is_alive(now_s, timeout_s)}
@@ -115,10 +116,15 @@ class Overview:
             roster_size=len(roster),
             quorum_size=self._quorum_size(),
             min_peers=genesis.membership.min_peers,
+            is_provisional=driver.provisional is not None,
+            counts_from=self._counts_from(),
             has_trainer=self._rounds.has_trainer,
             has_started=self._rounds.has_started,
             is_young=now_s - self._attached_s < timeout_s,
             is_finishing=0 < genesis.stop.num_rounds <= self._replica.head_round,
+            is_paused=genesis.control.paused,
+            is_banned=self._me in genesis.control.banned,
+            required_protocol=genesis.control.required_protocol,
             is_syncing=own.sync_percent is not None,
             sync_percent=own.sync_percent,
             num_donors=own.num_donors,
@@ -145,9 +151,14 @@ class Overview:
                 return self.names()[peer]
         return None
 
+    def _counts_from(self) -> int | None:
+        """While this node is on probation: the round from which its work counts."""
+        counts_from = self._replica.standing.counts_from.get(self._me)
+        return counts_from if counts_from is not None and counts_from > self._driver.round else None
+
     def _quorum_size(self) -> int:
         """Fewest members, this one among them, that can commit the round."""
-        return quorum_of(self._spec.genesis, self._driver.roster, self._driver.round).fewest_with(self._me)
+        return quorum_of(self._driver.genesis, self._driver.roster, self._driver.round).fewest_with(self._me)
 
     def _progress(self) -> float | None:
         """The share of this round's inner steps that is done, while they go on."""
@@ -160,6 +171,7 @@ class Overview:
         left_s = clock.remaining_s(clocks.monotonic_s, end_phase, progress)
         return RoundInfo(
             number=driver.round,
+            is_provisional=driver.provisional is not None,
             phase=clock.phase,
             phases=clock.view(clocks.monotonic_s, clocks.unix_s - clocks.monotonic_s, progress),
             ends_at=None if left_s is None else utc(clocks.unix_s + left_s),
@@ -174,8 +186,16 @@ class Overview:
             sent_bytes=traffic.sent_bytes,
             received_bytes=traffic.received_bytes,
             num_connected=len(health.connected_peers),
+            num_direct=len(health.direct_peers),
+            num_relay_only=len(health.relay_only_peers),
+            is_reachable=health.reachable if health.measured_by else None,
+            reachability=health.reachability,
+            reachability_fix=health.reachability_fix,
+            measured_by=health.measured_by,
+            is_relayed=health.is_relayed,
             num_seeds=len(seeds),
             num_seeds_answering=sum(result.answered for result in seeds),
+            clock_offset_ms=clock_offset_ms(self._driver.peers.values()),
         )
 
     def _self(self) -> OwnPeer:

@@ -60,6 +60,8 @@ class Reason(StrEnum):
     WAITING_ROUND_BOUNDARY = "waiting_round_boundary"
     WAITING_MIN_PEERS = "waiting_min_peers"
     ALONE = "alone"
+    PROVISIONAL = "provisional"
+    ON_PROBATION = "on_probation"
     STRAGGLER = "straggler"
     REDUCER_FAILED = "reducer_failed"
     ROUND_SKIPPED = "round_skipped"
@@ -77,6 +79,7 @@ class Reason(StrEnum):
     NETWORK_OFFLINE = "network_offline"
     WOKE_FROM_SLEEP = "woke_from_sleep"
     P2P_RESTARTING = "p2p_restarting"
+    NOT_REACHABLE = "not_reachable"
     RUN_PAUSED = "run_paused"
     RUN_FINISHED = "run_finished"
     EJECTED = "ejected"
@@ -237,6 +240,16 @@ REASONS: Mapping[Reason, ReasonText] = {
         is_normal=False,
         exit_code=EXIT_DEGRADED,
     ),
+    Reason.PROVISIONAL: ReasonText(
+        "{num_peers} of {num_members} members are here, {num_needed} commit a round; you train on provisionally.",
+        fix="It ends when enough members answer again. At most one round of work is carried over.",
+        severity="warning",
+        is_normal=False,
+        exit_code=EXIT_DEGRADED,
+    ),
+    Reason.ON_PROBATION: ReasonText(
+        "Training for round {round}; this node is new here, and its work counts from round {counts_from} on.",
+    ),
     Reason.STRAGGLER: ReasonText(
         "Waiting for {peer}, {behind_s} s behind; the round goes on without it {eta} at the latest.",
         "Waiting for {peer}, {behind_s} s behind; the round goes on without it when the grace is over.",
@@ -291,6 +304,11 @@ REASONS: Mapping[Reason, ReasonText] = {
         severity="warning",
         is_normal=False,
         exit_code=EXIT_DEGRADED,
+    ),
+    Reason.NOT_REACHABLE: ReasonText(
+        "Not reachable: {measured}.",
+        fix="{remedy}",
+        severity="warning",
     ),
     Reason.RUN_PAUSED: ReasonText("The operator paused the run; it goes on when the operator says so."),
     Reason.RUN_FINISHED: ReasonText("The run is finished after round {round}; its last weights are in your folder."),

@@ -10,7 +10,7 @@ from __future__ import annotations
 import asyncio
 import threading
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import numpy as np
@@ -19,6 +19,7 @@ from numpy.typing import NDArray
 from ..kernels import hash_tree
 from ..kernels.chunk_grid import ChunkGrid
 from ..protocol.messages import Commit
+from ..protocol.rule_book import RuleBook
 from ..protocol.spec import Genesis
 from ..protocol.standing import Standing
 from ..protocol.transport import Buffer
@@ -67,6 +68,14 @@ class _Head:
     state_hash: str
 
 
+@dataclass(frozen=True)
+class Archive:
+    """Old states that an archivist keeps: for rollbacks, and for whoever comes when all others have left."""
+
+    store: CheckpointStore
+    every_rounds: int
+
+
 class StateDisagrees(RuntimeError):
     """The state that was computed or downloaded does not have the hash that it must have."""
 
@@ -77,22 +86,24 @@ class Replica:
     def __init__(
         self,
         *,
-        genesis: Genesis,
-        initial: FloatVector,
+        book: RuleBook,
+        initial: Callable[[], FloatVector],
         buffers: SharedBuffers,
         grid: ChunkGrid,
-        outer: OuterConfig,
+        outer_of: Callable[[Genesis], OuterConfig],
         store: CheckpointStore,
         chain: Chain,
+        archive: Archive | None = None,
         on_saved: Callable[[Saved, int], None] = lambda _saved, _num_kept: None,
     ) -> None:
-        self._genesis = genesis
-        self._buffers, self._grid, self._outer = buffers, grid, outer
-        self._store, self._chain, self._on_saved = store, chain, on_saved
+        """``initial`` makes the weights of round 0; ``outer_of`` reads the outer method out of the rules in force."""
+        self._book, self._initial, self._outer_of = book, initial, outer_of
+        self._buffers, self._grid = buffers, grid
+        self._store, self._chain, self._archive, self._on_saved = store, chain, archive, on_saved
         self._momentum: FloatVector = np.zeros(grid.num_elements, np.float32)
         self._work = threading.Lock()
-        buffers.open_anchor()[:] = initial
-        self._finish(None)
+        self._drop_left_behind()
+        self._load_initial()
 
     # --- what the state belongs to ------------------------------------------------------------------------------------
 
@@ -147,18 +158,59 @@ class Replica:
         A chain that goes further than the state is what the node then catches up by; one that is shorter than the
         newest checkpoint (damaged, or of an older backup) calls for an older checkpoint, if there is one.
         """
-        checkpoint = self._store.load_latest(self._is_usable)
-        if checkpoint is None:
-            return False
+        checkpoint = self._newest_usable()
+        if checkpoint is not None:
+            self._load(checkpoint)
+        return checkpoint is not None
+
+    async def begin_lineage(self) -> None:
+        """Go back to the state from which the rules' present lineage goes on, or to the newest older one that is here.
+
+        From an older one this node catches up like any other that has missed rounds. Raises OSError.
+        """
+        await asyncio.to_thread(self._begin_lineage)
+
+    def _begin_lineage(self) -> None:
+        with self._work:
+            self._drop_left_behind()
+            if self.head_round <= len(self._chain):  # the state is of a commit that stays
+                self._head = replace(self._head, standing=self._book.rules.standing(self._head.commit))
+                return
+            checkpoint = self._newest_usable()
+            if checkpoint is None:
+                self._load_initial()
+            else:
+                self._load(checkpoint)
+                self._save()  # as the newest, whatever the older ones were of
+
+    def _newest_usable(self) -> Checkpoint | None:
+        """Of the last states and the archived ones, the newest that belongs to the chain as it is now."""
+        stores = [self._store] if self._archive is None else [self._store, self._archive.store]
+        found = [checkpoint for store in stores if (checkpoint := store.load_latest(self._is_usable)) is not None]
+        return max(found, key=lambda checkpoint: int(checkpoint.state["round"]), default=None)
+
+    def _drop_left_behind(self) -> None:
+        """Forget commits of a lineage that the rules have left: after a crash they may still be here."""
+        rules, fork = self._book.rules, self._book.rules.fork
+        if fork is not None and len(self._chain) > fork.round and not rules.is_present(self._chain.get(fork.round + 1)):
+            self._chain.truncate(fork.round)
+
+    def _load_initial(self) -> None:
+        self._buffers.open_anchor()[:] = self._initial()
+        self._momentum[:] = 0
+        self._finish(None)
+
+    def _load(self, checkpoint: Checkpoint) -> None:
         self._buffers.open_anchor()[:] = checkpoint.tensors["anchor"]
         self._momentum[:] = checkpoint.tensors["momentum"]
         self._finish(self._chain.get(int(checkpoint.state["round"])))
-        return True
 
     def _is_usable(self, checkpoint: Checkpoint) -> bool:
         """Whether the chain says how the state came about, and the state is the one that was saved."""
         try:
             commit = self._chain.get(int(checkpoint.state["round"]))
+            if checkpoint.state["record"] != commit.record.content_id():
+                return False  # of a lineage that has been left
             anchor, momentum = checkpoint.tensors["anchor"], checkpoint.tensors["momentum"]
             context = state_context(commit.record.plan.round, commit.record.plan.data_cursor)
             if not anchor.shape == momentum.shape == (self._grid.num_elements,):
@@ -169,9 +221,10 @@ class Replica:
 
     def _apply(self, commit: Commit, mean: Buffer) -> None:
         with self._work:
+            plan = commit.record.plan
+            settings = self._outer_of(self._book.rules.of_plan(plan)).at(plan.round)
             # First what can fail: after OSError the state is as before, and the same commit may be applied again.
             self._chain.append(commit)
-            settings = self._outer.at(commit.record.plan.round)
             anchor = self._buffers.open_anchor()
             apply_mean(anchor, self._momentum, np.frombuffer(mean, np.uint8), self._grid, settings)
             self._finish(commit)
@@ -193,17 +246,18 @@ class Replica:
 
     def _finish(self, commit: Commit | None) -> None:
         """Hash what is in memory now, make it the head and give it to readers."""
-        standing = Standing.of_genesis(self._genesis) if commit is None else Standing.after(commit)
+        standing = self._book.rules.standing(commit)
         self._buffers.seal_anchor(standing.round)
         leaves = leaf_digests(self._buffers.anchor(standing.round), self._momentum)
         state_hash = hash_tree.root(leaves, state_context(standing.round, standing.data_cursor))
         self._head = _Head(commit, standing, tuple(leaves), state_hash)
 
     def _save(self) -> None:
-        saved = self._store.save(
-            {"anchor": self._buffers.anchor(self.head_round), "momentum": self._momentum},
-            {"round": self.head_round, "state_hash": self.state_hash},
-        )
+        tensors = {"anchor": self._buffers.anchor(self.head_round), "momentum": self._momentum}
+        state = {"round": self.head_round, "record": self.standing.record_id, "state_hash": self.state_hash}
+        saved = self._store.save(tensors, state)
+        if self._archive is not None and self.head_round % self._archive.every_rounds == 0:
+            self._archive.store.save(tensors, state)
         if not isinstance(saved, SaveFailed):
             self._on_saved(saved, len(self._store.numbers()))
 
@@ -224,3 +278,11 @@ def checkpoint_store(
 ) -> CheckpointStore:
     """Where a node keeps its committed states."""
     return CheckpointStore(folder / "state", "state", keep=max(keep, 2), on_warning=on_warning, on_point=on_point)
+
+
+def archive_of(genesis: Genesis, me: str, folder: Path, on_warning: Callable[[str], None]) -> Archive | None:
+    """This node's archive; None if the run does not name it as an archivist."""
+    if me not in genesis.archive.peers:
+        return None
+    store = CheckpointStore(folder / "archive", "state", keep=max(genesis.archive.num_states, 2), on_warning=on_warning)
+    return Archive(store, genesis.archive.every_rounds)

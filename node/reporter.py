@@ -31,6 +31,9 @@ _CURVES: tuple[tuple[LossKind, str], ...] = (("local", "loss"), ("validation", "
 """Curve of the page <- metric of the journal; of the local loss it keeps one value a round."""
 
 
+_LOST_QUORUM_FIX = "Bring members back; if they are gone for good, the run’s operator can sign a reset."
+
+
 class Reporter:
     """One node's facts, kept until they are looked at. Methods never wait and never raise for what peers say."""
 
@@ -140,6 +143,10 @@ class Reporter:
             self._telemetry.journal.point(event.point, said.text, round=event.round, level="warning", data=event.fields)
         elif said is not None:
             self._telemetry.point(event.point, said.text, round_number=event.round)
+        if event.point == "quorum.lost" and said is not None:
+            self._telemetry.alert("quorum", said.text, fix=_LOST_QUORUM_FIX, is_error=True)
+        if event.point == "quorum.found":
+            self._telemetry.clear_alert("quorum")
         if event.point == "state.disagrees":
             self._telemetry.event("disagreement", round=event.round - 1, reason="state_disagrees")
         if (phase := PHASE_OF_POINT.get(event.point)) and self._own.clock.is_before(phase):

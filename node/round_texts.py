@@ -5,6 +5,8 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass
 
+from ..protocol.amendments import Amendment
+from ..protocol.changes import in_words
 from ..protocol.identity import PeerId
 from ..protocol.outcomes import RoundEvent
 from .figures import short_id
@@ -13,11 +15,14 @@ from .snapshot import PhaseName
 _POINTS: dict[str, str] = {
     "round.plan_sent": "round {round}: plan sent to its members",
     "round.proposed": "round {round}: result proposed for voting",
+    "amendment.learned": "amendment {amendment.number} of the run's rules, from round {amendment.from_round}: {what}",
+    "lineage.begun": "the operators let the run go on from round {round} in lineage {lineage}",
     "round.voted": "round {round}: voted",
     "round.committed": "round {round}: committed",
     "exchange.sending": "round {round}: sending the contribution",
     "exchange.reducing": "round {round}: averaging an own span",
     "audit.done": "round {round}: {num_chunks} of {num_drawn} drawn chunks audited, {lasted_s:.2f} s",
+    "quorum.found": "a quorum answers again",
 }
 _WARNINGS: dict[str, str] = {
     "round.aborted": "round {round} was given up: {reason}; nothing is lost, the work counts in the next attempt",
@@ -39,6 +44,13 @@ _WARNINGS: dict[str, str] = {
     "state.unproven": "peers that say they are ahead could not be asked for a proof: {why}",
     "votes.unwritable": "votes cannot be written: {why}; this node does not vote",
     "votes.abstaining": "this node's earlier votes are lost or damaged, so it does not vote in round {round}",
+    "amendment.refused": "an amendment was not taken: {why}",
+    "amendment.unwritable": "an amendment cannot be kept: {why}; it is not in force here until the disk takes it",
+    "rules.outdated": "round {round} needs protocol {wanted}, this version speaks {found}; install the newer one",
+    "quorum.missing": "only {num_alive} of {num_members} members answer, and a round needs {num_needed}: training goes "
+    "on provisionally, and at most one round of it is carried over",
+    "quorum.lost": "no quorum for {lasted_s:.0f} s: {num_alive} of {num_members} members answer, a round needs "
+    "{num_needed}; if they are gone for good, only a reset by the operators helps",
     "node.woke": "this machine slept for {slept_s:.0f} s; catching up",
 }
 PHASE_OF_POINT: dict[str, PhaseName] = {
@@ -64,6 +76,8 @@ def text_of(event: RoundEvent, names: Mapping[PeerId, str]) -> RoundText | None:
     if template is None:
         return None
     fields = {**event.fields, "round": event.round, "head": event.round - 1}
+    if isinstance(amendment := fields.get("amendment"), Amendment):
+        fields["what"] = in_words(amendment.change)
     if isinstance(peer := fields.get("peer"), str):
         fields["peer"] = names.get(PeerId(peer), short_id(peer))
     return RoundText(template.format(**fields), event.point in _WARNINGS)

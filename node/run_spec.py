@@ -17,11 +17,13 @@ from typing import Any
 
 from pydantic import ValidationError
 
+from ..protocol.amendments import Amendment, InvalidAmendment, RunRules
 from ..protocol.identity import Identity
 from ..protocol.spec import Genesis, SignedGenesis, SpecError, explain, read_text
 from ..protocol.spec import sign as sign_genesis
 from ..training.config import TrainingConfig
 from ..training.flat import FlatLayout, initial_state
+from .amendment_store import companion, read_companion
 
 _NO_OPERATORS = re.compile(r"^operators = \[\]", re.MULTILINE)
 
@@ -34,13 +36,33 @@ class RunSpec:
     signer: str
     training: TrainingConfig
     layout: FlatLayout
+    amendments: tuple[Amendment, ...] = ()
+    """Those beside the file that have all their signatures, as far as they follow each other."""
+
+    @property
+    def rules(self) -> RunRules:
+        """Genesis and amendments of the file."""
+        return RunRules(self.genesis).extended(self.amendments)
 
 
 def load_run_spec(path: Path) -> RunSpec:
     """Read, verify and understand a signed run spec. Raises `SpecError`: per fault a line with file, field, remedy."""
     signed = SignedGenesis.load(path)
     training = training_config(signed.genesis, str(path))
-    return RunSpec(signed.genesis, signed.signature.operator, training, FlatLayout.of(training.model))
+    layout, amendments = FlatLayout.of(training.model), sound_amendments(signed.genesis, path)
+    return RunSpec(signed.genesis, signed.signature.operator, training, layout, amendments)
+
+
+def sound_amendments(genesis: Genesis, path: Path) -> tuple[Amendment, ...]:
+    """The amendments beside a spec file, but for a last one that still lacks signatures. Raises `SpecError`."""
+    try:
+        found, rules = read_companion(path), RunRules(genesis)
+        for amendment in found:
+            is_partial = amendment is found[-1] and rules.is_partial(amendment)
+            rules = rules if is_partial else rules.extended([amendment])
+    except InvalidAmendment as error:
+        raise SpecError([f"{companion(path)}: {error}; get the file from the operator again"]) from None
+    return rules.amendments
 
 
 def training_config(genesis: Genesis, source: str) -> TrainingConfig:
@@ -163,6 +185,7 @@ _RECIPE = (
             _Line("warmup_steps", 20),
             _Line("batch_size", 8),
             _Line("num_steps", 50, "inner steps of a round"),
+            _Line("adaptive_steps", True, "slow peers take fewer of them, fast ones more"),
         ),
     ),
     _Section(

@@ -51,10 +51,14 @@ class NodeSettings(BaseModel):
     identity_file: Path | None = None
     """Key file; None: ``identity.key`` in the folder."""
 
-    listen_host: str = "0.0.0.0"
-    """Address that other peers connect to."""
+    listen_host: str = ""
+    """Address that other peers connect to. Empty: all addresses, of IPv4 and, where the machine has it, IPv6."""
     listen_port: Port = 0
-    """TCP and QUIC port for other peers; 0 takes a free one."""
+    """Port for other peers; 0 takes a free one."""
+    quic: bool = False
+    """Listen on QUIC (UDP) too. TCP alone punches holes as well, at a third of the CPU per byte."""
+    behind_router: bool | None = None
+    """Whether nobody can dial this node, so that it goes through relays. None: peers measure it."""
     announce: tuple[str, ...] = ()
     """Multiaddresses under which others reach this node, if it cannot see them itself."""
     seeds: tuple[str, ...] = ()

@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from ..protocol.round_machine import Phase
+from ..protocol.spec import PROTOCOL_VERSION
 from .reasons import Reason, State
 
 
@@ -22,11 +23,19 @@ class Facts:
     roster_size: int
     quorum_size: int
     min_peers: int
+    is_provisional: bool = False
+    """Whether no quorum is heard from, by the driver's own count."""
+    counts_from: int | None = None
+    """While on probation: the round from which this node's work counts."""
     has_trainer: bool = True
     """Whether the trainer process is up."""
     has_started: bool = False
     """Whether the trainer works on this round."""
     is_syncing: bool = False
+    is_paused: bool = False
+    """By the run's operator."""
+    is_banned: bool = False
+    required_protocol: int = PROTOCOL_VERSION
     is_finishing: bool = False
     is_young: bool = False
     """Whether the network came up so recently that silence means nothing yet."""
@@ -55,7 +64,7 @@ class Situation:
 
 def situation(facts: Facts) -> Situation:
     """The first rule that applies."""
-    for rule in (_network, _syncing, _connecting, _joining, _alone, _finishing):
+    for rule in (_network, _barred, _syncing, _connecting, _paused, _joining, _alone, _finishing):
         found = rule(facts)
         if found is not None:
             return found
@@ -66,6 +75,16 @@ def _network(facts: Facts) -> Situation | None:
     if facts.p2p_alive:
         return None
     return Situation(State.DEGRADED, Reason.P2P_RESTARTING)
+
+
+def _barred(facts: Facts) -> Situation | None:
+    """The run does not want this node, or not this version of it."""
+    if facts.is_banned:
+        return Situation(State.EJECTED, Reason.EJECTED, {"rule": "its operator has banned this identity"})
+    if facts.required_protocol > PROTOCOL_VERSION:
+        values = {"wanted": facts.required_protocol, "found": PROTOCOL_VERSION}
+        return Situation(State.WAITING, Reason.PROTOCOL_MISMATCH, values)
+    return None
 
 
 def _syncing(facts: Facts) -> Situation | None:
@@ -86,6 +105,10 @@ def _connecting(facts: Facts) -> Situation | None:
     return Situation(State.CONNECTING, Reason.SEEDS_UNREACHABLE, values)
 
 
+def _paused(facts: Facts) -> Situation | None:
+    return Situation(State.PAUSED, Reason.RUN_PAUSED) if facts.is_paused else None
+
+
 def _joining(facts: Facts) -> Situation | None:
     if not facts.is_member:
         return Situation(State.WAITING, Reason.WAITING_ROUND_BOUNDARY, {"round": facts.round + 1})
@@ -99,12 +122,15 @@ def _joining(facts: Facts) -> Situation | None:
 def _alone(facts: Facts) -> Situation | None:
     """Too few are here for a round; training goes on, and nothing is lost."""
     num_here = facts.num_others + 1
-    needed = max(facts.min_peers, facts.quorum_size)
-    if num_here >= needed:
+    if num_here < facts.min_peers:  # the spec wants no work of fewer, not even provisional work
+        values: dict[str, object] = {"num_peers": num_here, "min_peers": facts.min_peers}
+        return Situation(State.WAITING, Reason.WAITING_MIN_PEERS, values)
+    if not facts.is_provisional and num_here >= facts.quorum_size:
         return None
     if facts.num_others == 0 and facts.roster_size > 1:
         return Situation(State.TRAINING, Reason.ALONE, {"round": facts.round, "device": facts.device})
-    return Situation(State.WAITING, Reason.WAITING_MIN_PEERS, {"num_peers": num_here, "min_peers": needed})
+    values = {"num_peers": num_here, "num_members": facts.roster_size, "num_needed": facts.quorum_size}
+    return Situation(State.TRAINING, Reason.PROVISIONAL, values)
 
 
 def _finishing(facts: Facts) -> Situation | None:
@@ -115,6 +141,9 @@ def _finishing(facts: Facts) -> Situation | None:
 def _working(facts: Facts) -> Situation:
     values: dict[str, object] = {"round": facts.round, "device": facts.device, "num_others": facts.num_others}
     match facts.phase:
+        case Phase.TRAINING if facts.counts_from is not None:
+            values |= {"counts_from": facts.counts_from}
+            return Situation(State.TRAINING, Reason.ON_PROBATION, values, facts.exchange_eta_s)
         case Phase.TRAINING:
             return Situation(State.TRAINING, None, values, facts.exchange_eta_s)
         case Phase.READY if facts.straggler is not None:

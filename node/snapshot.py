@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import math
 from datetime import datetime
-from typing import Annotated, Any, Literal
+from typing import Annotated, Any, Literal, TypeAlias
 
 from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainSerializer
 
@@ -117,6 +117,9 @@ class RoundInfo(Value):
     leader: str | None = None
 
 
+Reach: TypeAlias = Literal["direct", "relayed"]
+
+
 class PeerInfo(Value):
     """One member of the swarm, this node included. No addresses: they are private to the node."""
 
@@ -137,8 +140,11 @@ class PeerInfo(Value):
     share: Share | None = None
     """Of the last mean."""
     tokens_per_s: Real | None = None
-    reach: Literal["direct", "relayed"] | None = None
+    reach: Reach | None = None
+    """How this node reaches it at present; None: it is not connected."""
     round_trip_ms: Real | None = None
+    clock_offset_ms: Real | None = None
+    """Its clock minus this node's."""
     last_seen_at: datetime | None = None
     state_hash: str | None = None
 
@@ -155,6 +161,8 @@ class ContributionInfo(Value):
     tokens_this_round: Count = 0
     last_share: Share | None = None
     last_receipt_round: Count | None = None
+    counts_from_round: Count | None = None
+    """While the node is on probation: the round from which its work weighs something."""
 
 
 class TrainingInfo(Value):
@@ -207,9 +215,23 @@ class NetworkInfo(Value):
     sent_bytes: Count | None = None
     received_bytes: Count | None = None
     num_connected: Count | None = None
+    num_direct: Count | None = None
+    """Connected peers with a direct connection; bulk data take only these."""
+    num_relay_only: Count | None = None
+    """Connected peers for which no direct connection came about."""
+    is_reachable: bool | None = None
+    """Whether others can dial this node; None: nobody has measured it."""
+    reachability: str = ""
+    """Who confirmed it, or which port failed where."""
+    reachability_fix: str = ""
+    measured_by: tuple[str, ...] = ()
+    """Peer ids of those who dialled back."""
+    is_relayed: bool = False
+    """Whether others come to this node through a relay."""
     num_seeds: Count | None = None
     num_seeds_answering: Count | None = None
     clock_offset_ms: Real | None = None
+    """The peers' clocks minus this node's, the median."""
 
 
 class Alert(Value):

@@ -15,7 +15,7 @@ from ..protocol.quorum import quorum_of
 from ..protocol.result_transfer import ResultFetcher, ResultsUnavailable
 from ..protocol.results import ResultStore
 from ..protocol.round_machine import Rules, check_commit
-from ..protocol.spec import Genesis
+from ..protocol.rule_book import RuleBook
 from ..protocol.standing import Standing
 from ..protocol.state_sync import (
     Certifier,
@@ -40,7 +40,7 @@ class StateLoader:
     def __init__(
         self,
         *,
-        genesis: Genesis,
+        book: RuleBook,
         me: PeerId,
         transport: Transport,
         replica: Replica,
@@ -52,7 +52,7 @@ class StateLoader:
         on_progress: Callable[[SyncProgress], None],
         on_misconduct: Callable[[Exception], None],
     ) -> None:
-        self._genesis, self._me, self._transport, self._replica = genesis, me, transport, replica
+        self._book, self._me, self._transport, self._replica = book, me, transport, replica
         self._results, self._donors, self._folder = results, donors, folder
         self._grid, self._lease_samples = grid, lease_samples
         self._on_progress, self._on_misconduct = on_progress, on_misconduct
@@ -75,7 +75,7 @@ class StateLoader:
 
         Our own commits need no download. They are verified like those of others: what a disk returns may be damaged.
         """
-        chain = Chain(Standing.of_genesis(self._genesis))
+        chain = Chain(self._book.rules.standing(None), standing_after=self._book.rules.standing)
         try:
             return chain.extended(self._replica.commits(1, self._replica.head_round), self._verify_commit)
         except InvalidChain:
@@ -86,13 +86,18 @@ class StateLoader:
             transport=self._transport,
             chain=await off_loop(executor, self._own_chain),
             verify_commit=self._verify_commit,
-            certifier=Certifier(self._genesis.run_id, _STATE_BYTES * self._grid.num_elements, self._is_quorum),
+            certifier=self._certifier(),
             partial_path=self._folder / "snapshot.partial",
             executor=executor,
             donors=self._donors,
             on_progress=self._on_progress,
             on_misconduct=self._on_misconduct,
         )
+
+    def _certifier(self) -> Certifier:
+        rules = self._book.rules
+        signed = None if rules.fork is None else (rules.fork.round, rules.fork.record, rules.fork.state_hash)
+        return Certifier(rules.genesis.run_id, _STATE_BYTES * self._grid.num_elements, self._is_quorum, signed)
 
     def _disagrees(self, synced: SyncedState) -> bool:
         same_round = synced.manifest.round == self._replica.head_round
@@ -116,12 +121,12 @@ class StateLoader:
             self._on_misconduct(error)
 
     def _is_quorum(self, round_number: int, roster: tuple[PeerId, ...], peers: Collection[PeerId]) -> bool:
-        return quorum_of(self._genesis, roster, round_number).reached(peers)
+        return quorum_of(self._book.rules.at(round_number), roster, round_number).reached(peers)
 
     def _verify_commit(self, commit: Commit, standing: Standing) -> None:
         plan = commit.record.plan
         rules = Rules(
-            genesis=self._genesis,
+            genesis=self._book.rules.of_plan(plan),
             me=self._me,
             standing=standing,
             parent_state=plan.parent_state,

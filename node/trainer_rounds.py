@@ -12,13 +12,16 @@ from collections.abc import Awaitable, Callable
 from dataclasses import dataclass
 
 from ..kernels.chunk_grid import ChunkGrid
+from ..protocol.budget import target_steps
 from ..protocol.chunks import Contribution
 from ..protocol.identity import PeerId
+from ..protocol.messages import MAX_SPEED
 from ..protocol.outcomes import Aborted as RoundAborted
 from ..protocol.outcomes import Committed as RoundCommitted
 from ..protocol.outcomes import Outcome
+from ..training.config import InnerConfig
 from ..training.data import Lease
-from ..training.reducer import Aborted, Committed, Evaluate, Event, Hello, Ready, Report, Start
+from ..training.reducer import Aborted, Committed, Evaluate, Event, Hello, Progress, Ready, Report, Start
 from ..training.shared_buffers import NotSealed, SharedBuffers
 from .replica import Replica
 
@@ -34,6 +37,36 @@ def lease_of(replica: Replica, me: PeerId, lease_samples: int, last_round: int =
     if me not in standing.roster or 0 < last_round <= replica.head_round:
         return None
     return Lease(first=standing.data_cursor + standing.roster.index(me) * lease_samples, count=lease_samples)
+
+
+def num_steps_of(replica: Replica, me: PeerId, inner: InnerConfig, own_tokens_per_s: float) -> int:
+    """Inner steps of this node's next round, by everybody's speed in the last plan (`protocol.budget`).
+
+    For a member that was not in it: its own measurement, if it is this node, else unknown.
+    """
+    if not inner.adaptive_steps or replica.head is None:
+        return inner.num_steps
+    measured = {member.peer: member.tokens_per_s for member in replica.head.record.plan.members}
+    speeds = {me: own_tokens_per_s} | {peer: measured.get(peer, 0.0) for peer in replica.standing.roster}
+    speeds[me] = measured.get(me) or own_tokens_per_s
+    return target_steps(speeds, me, num_steps=inner.num_steps, max_steps=inner.lease_steps)
+
+
+def _sayable(tokens_per_s: float) -> float:
+    """A speed that a message may carry; no measurement is more than its bound."""
+    return tokens_per_s if 0 <= tokens_per_s <= MAX_SPEED else 0.0
+
+
+@dataclass(frozen=True)
+class Terms:
+    """What the rules of the next round mean for this node's trainer."""
+
+    last_round: int = 0
+    """0: open-ended."""
+    is_open: bool = True
+    """Whether this node may train: the run is not paused, and takes its contributions."""
+    inner_lr: float | None = None
+    """None: the run spec's."""
 
 
 @dataclass(frozen=True)
@@ -55,15 +88,18 @@ class TrainerRounds:
         replica: Replica,
         buffers: SharedBuffers,
         grid: ChunkGrid,
-        lease_samples: int,
-        last_round: int,
+        inner: InnerConfig,
+        terms: Callable[[], Terms],
         contribute: Callable[[Contribution], Awaitable[Outcome]],
         tell: Callable[[Event], Awaitable[None]],
         on_warning: Callable[[str], None],
+        may_train_on: Callable[[], bool] = lambda: True,
     ) -> None:
+        """``may_train_on``: whether the run allows provisional work now, when a contribution was withdrawn."""
         self._me, self._replica, self._buffers, self._grid = me, replica, buffers, grid
-        self._lease_samples, self._last_round = lease_samples, last_round
+        self._inner, self._terms = inner, terms
         self._contribute, self._tell, self._on_warning = contribute, tell, on_warning
+        self._may_train_on = may_train_on
         self._generation = 0
         self._has_trainer = False
         self._is_open = False
@@ -71,6 +107,8 @@ class TrainerRounds:
         self._started_round: int | None = None
         self._reset_optimizer = False
         self._last_counted = True
+        self._tokens_per_s = 0.0
+        """As the trainer has measured it last."""
         self._task: asyncio.Task[None] | None = None
         self._outbox: asyncio.Queue[Event] = asyncio.Queue()
         self.last_work: LastWork | None = None
@@ -103,6 +141,8 @@ class TrainerRounds:
             case Hello():
                 self._has_trainer, self._started_round = True, None
                 self._start_if_due()
+            case Progress():
+                self._tokens_per_s = report.tokens_per_s
             case Ready():
                 self._on_ready(report)
             case _:
@@ -122,10 +162,21 @@ class TrainerRounds:
             self._generation += 1
             self._started_round = number + 1 if lease is not None else None
             self._say(
-                Committed(round=number, counted=outcome.counted, generation=self._generation, lease=lease or _NO_LEASE)
+                Committed(
+                    round=number,
+                    counted=outcome.counted,
+                    generation=self._generation,
+                    lease=lease or _NO_LEASE,
+                    inner_lr=self._terms().inner_lr,
+                    num_steps=self._num_steps(),
+                )
             )
         if is_evaluator and self._has_trainer:
             self._say(Evaluate())
+
+    def on_rules(self) -> None:
+        """Other rules are in force: a paused run may go on."""
+        self._start_if_due()
 
     def on_state_replaced(self) -> None:
         """A downloaded state was installed: whatever was being trained belongs to another one."""
@@ -140,7 +191,13 @@ class TrainerRounds:
     # --- inside -------------------------------------------------------------------------------------------------------
 
     def _lease(self) -> Lease | None:
-        return lease_of(self._replica, self._me, self._lease_samples, self._last_round)
+        terms = self._terms()
+        if not terms.is_open:
+            return None
+        return lease_of(self._replica, self._me, self._inner.lease_samples, terms.last_round)
+
+    def _num_steps(self) -> int:
+        return num_steps_of(self._replica, self._me, self._inner, self._tokens_per_s)
 
     def _say(self, event: Event) -> None:
         self._outbox.put_nowait(event)
@@ -159,6 +216,8 @@ class TrainerRounds:
                 lease=lease,
                 previous_counted=self._last_counted,
                 reset_optimizer=self._reset_optimizer,
+                inner_lr=self._terms().inner_lr,
+                num_steps=self._num_steps(),
             )
         )
         self._reset_optimizer = False
@@ -183,14 +242,17 @@ class TrainerRounds:
             round_number=ready.round,
             tokens=ready.num_tokens,
             num_inner_steps=ready.num_steps,
+            tokens_per_s=_sayable(ready.tokens_per_s),
         )
         outcome = await self._contribute(contribution)
-        if isinstance(outcome, RoundAborted):
-            self._on_aborted(ready, outcome)
+        while isinstance(outcome, RoundAborted) and self._is_wanted(ready) and not self._may_train_on():
+            outcome = await self._contribute(contribution)  # unchanged, until enough peers are here
+        if isinstance(outcome, RoundAborted) and self._is_wanted(ready):
+            self._generation += 1
+            self._say(Aborted(reason=outcome.reason, generation=self._generation))
         self._task = None
         self._start_if_due()
 
-    def _on_aborted(self, ready: Ready, outcome: RoundAborted) -> None:
-        if self._started_round == ready.round and ready.round == self._replica.head_round + 1:
-            self._generation += 1
-            self._say(Aborted(reason=outcome.reason, generation=self._generation))
+    def _is_wanted(self, ready: Ready) -> bool:
+        """Whether the contribution is of the round that the trainer works on."""
+        return self._started_round == ready.round and ready.round == self._replica.head_round + 1

@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
+from statistics import median
 
 from ..protocol.identity import PeerId
 from ..protocol.messages import Commit, Heartbeat
 from ..protocol.peers import PeerInfo as KnownPeer
 from ..protocol.round_machine import Phase
+from ..protocol.standing import Standing
 from .figures import short_id
-from .snapshot import AgreementInfo, PeerInfo, PeerState, clip_name
+from .snapshot import AgreementInfo, PeerInfo, PeerState, Reach, clip_name
 from .status import utc
 
 _OF_HEARTBEAT: dict[str, PeerState] = {
@@ -82,13 +84,14 @@ def shares(commit: Commit | None) -> dict[PeerId, float]:
 def peer_infos(
     me: OwnPeer,
     peers: Mapping[PeerId, KnownPeer],
-    roster: Iterable[PeerId],
+    standing: Standing,
     commit: Commit | None,
     num_rounds: Mapping[PeerId, int],
     clocks: Clocks,
     timeout_s: float,
+    path: Callable[[PeerId], Reach | None],
 ) -> tuple[PeerInfo, ...]:
-    """This node first, then the roster, then the others."""
+    """This node first, then the roster, then the others. ``path``: how this node reaches each."""
     share_of, leader = shares(commit), commit.record.plan.leader if commit else None
     own = PeerInfo(
         peer_id=me.peer,
@@ -101,20 +104,51 @@ def peer_infos(
         num_rounds=num_rounds.get(me.peer, 0),
         tokens=me.tokens,
         share=share_of.get(me.peer),
+        note=_probation_note(me.peer, standing),
         tokens_per_s=me.tokens_per_s,
         state_hash=me.state_hash,
     )
-    members = set(roster)
+    members = set(standing.roster)
     order = sorted(peers, key=lambda peer: (peer not in members, peer))
     others = (
-        _other(peers[peer], leader == peer, share_of.get(peer), num_rounds.get(peer, 0), clocks, timeout_s)
+        _other(
+            peers[peer],
+            leader == peer,
+            share_of.get(peer),
+            num_rounds.get(peer, 0),
+            standing,
+            clocks,
+            timeout_s,
+            path(peer),
+        )
         for peer in order
     )
     return (own, *others)
 
 
+def _probation_note(peer: PeerId, standing: Standing) -> str:
+    counts_from = standing.counts_from.get(peer, 0)
+    return f"on probation until round {counts_from}" if counts_from > standing.round + 1 else ""
+
+
+def _provisional_note(heartbeat: Heartbeat) -> str:
+    told = heartbeat.provisional
+    return "" if told is None else f"hears from {told.num_alive} of {told.num_members} members only"
+
+
+def _ms(seconds: float | None) -> float | None:
+    return None if seconds is None else 1000 * seconds
+
+
 def _other(
-    known: KnownPeer, is_leader: bool, share: float | None, num_rounds: int, clocks: Clocks, timeout_s: float
+    known: KnownPeer,
+    is_leader: bool,
+    share: float | None,
+    num_rounds: int,
+    standing: Standing,
+    clocks: Clocks,
+    timeout_s: float,
+    reach: Reach | None,
 ) -> PeerInfo:
     heartbeat = known.heartbeat or Heartbeat(round=0, state_hash="0" * 64, phase="starting")
     is_alive = known.is_alive(clocks.monotonic_s, timeout_s)
@@ -129,10 +163,19 @@ def _other(
         tokens=heartbeat.tokens if known.heartbeat else None,
         share=share,
         tokens_per_s=heartbeat.tokens_per_s if known.heartbeat else None,
-        reach="direct" if is_alive else None,
+        note=_provisional_note(heartbeat) or _probation_note(known.peer, standing),
+        reach=reach if is_alive else None,
+        round_trip_ms=_ms(known.round_trip_s),
+        clock_offset_ms=_ms(known.clock_offset_s),
         last_seen_at=None if known.heard_s is None else utc(clocks.date_s(known.heard_s)),
         state_hash=heartbeat.state_hash if known.heartbeat else None,
     )
+
+
+def clock_offset_ms(peers: Iterable[KnownPeer]) -> float | None:
+    """The peers' clocks minus ours: the median, which one wrong clock does not move."""
+    offsets = [known.clock_offset_s for known in peers if known.clock_offset_s is not None]
+    return _ms(median(offsets)) if offsets else None
 
 
 def agreement(head_round: int, state_hash: str, peers: Mapping[PeerId, KnownPeer]) -> AgreementInfo:

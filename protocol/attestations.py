@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Collection
 
 from .identity import PeerId
 from .messages import Attest
 
 KEEP_ROUNDS = 8
+MAX_SENDERS = 1024
+"""Of one round's attestations. A roster has no more, and its members always find room."""
 
 
 class Attestations:
@@ -16,14 +19,17 @@ class Attestations:
     def __init__(self) -> None:
         self._rounds: dict[int, dict[PeerId, tuple[Attest, bytes]]] = {}
 
-    def add(self, sender: PeerId, body: Attest, raw: bytes, head_round: int) -> None:
+    def add(self, sender: PeerId, body: Attest, raw: bytes, head_round: int, roster: Collection[PeerId] = ()) -> None:
         """Keep a verified attestation of a round within `KEEP_ROUNDS` of ours, ``head_round``.
 
-        What others say never decides what is kept: a peer that attests a round far ahead would wipe out all others.
+        What others say never decides what is kept: a peer that attests a round far ahead would wipe out all others. Nor
+        do strangers to the ``roster`` take its members' places.
         """
         if abs(body.round - head_round) >= KEEP_ROUNDS:
             return
-        self._rounds.setdefault(body.round, {})[sender] = (body, raw)
+        senders = self._rounds.setdefault(body.round, {})
+        if sender in senders or sender in roster or len(senders) < MAX_SENDERS:
+            senders[sender] = (body, raw)
         for number in [number for number in self._rounds if abs(number - head_round) >= KEEP_ROUNDS]:
             del self._rounds[number]
 

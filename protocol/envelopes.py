@@ -13,7 +13,7 @@ from collections.abc import Callable
 from pathlib import Path
 
 from .identity import Identity, PeerId
-from .messages import Envelope, Header, InvalidMessage, Message, seal
+from .messages import OF_ANY_LINEAGE, Envelope, Header, InvalidMessage, Message, seal
 from .transport import RemoteProtocolError
 
 LIFETIME_S = 3 * 3600.0
@@ -45,21 +45,35 @@ def _read_reserved(path: Path) -> int:
         return 0
 
 
+class OtherLineage(InvalidMessage):
+    """A message of a lineage that the sender, or we, have left behind."""
+
+    def __init__(self, lineage: int, ours: int) -> None:
+        super().__init__(f"message of lineage {lineage}, ours is {ours}")
+        self.is_newer = lineage > ours
+        """Whether we are the ones who have missed something."""
+
+
 class Sealer:
     """Signs this node's messages, with sequence numbers that also increase over restarts."""
 
     def __init__(
         self, identity: Identity, run_id: str, lineage: int, first_sequence: int, wall_clock: Callable[[], float]
     ) -> None:
-        self._identity, self._run_id, self._lineage, self._wall_clock = identity, run_id, lineage, wall_clock
-        self._sequence = first_sequence
+        self._identity, self._run_id, self._wall_clock = identity, run_id, wall_clock
+        self.lineage = lineage
+        self._first = self._sequence = first_sequence
+
+    def has_used(self, sequence: int) -> bool:
+        """Whether this process has sealed a message with that number."""
+        return self._first < sequence <= self._sequence
 
     def seal(self, body: Message) -> bytes:
         """Wire form of ``body``."""
         self._sequence += 1
         header = Header(
             run_id=self._run_id,
-            lineage=self._lineage,
+            lineage=self.lineage,
             sender=self._identity.peer_id,
             sequence=self._sequence,
             expires_unix_s=max(0.0, self._wall_clock() + LIFETIME_S),
@@ -71,21 +85,23 @@ class Guard:
     """Opens messages of others, each at most once and in order per sender."""
 
     def __init__(self, run_id: str, lineage: int, max_senders: int = 4096) -> None:
-        self._run_id, self._lineage, self._max_senders = run_id, lineage, max_senders
+        self._run_id, self._max_senders = run_id, max_senders
+        self.lineage = lineage
         self._last: dict[PeerId, int] = {}
 
     def open(self, raw: bytes, now_unix_s: float, remote: PeerId | None = None) -> Envelope:
         """Verified message. ``remote`` is the connection's peer, None for records from the directory.
 
-        Raises `InvalidMessage` for what is malformed, foreign, expired or replayed, `RemoteProtocolError` if ``remote``
+        Raises `InvalidMessage` for what is malformed, foreign, expired or replayed (`OtherLineage`: what has been left
+        behind, which is nobody's fault), `RemoteProtocolError` if ``remote``
         speaks in another's name.
         """
         envelope = Envelope.open(raw, run_id=self._run_id, now_unix_s=now_unix_s)
         header = envelope.header
         if remote is not None and header.sender != remote:
             raise RemoteProtocolError(remote, "sender", f"sent a message of …{header.sender[-5:]}")
-        if header.lineage != self._lineage:
-            raise InvalidMessage(f"message of lineage {header.lineage}, ours is {self._lineage}")
+        if header.lineage != self.lineage and not isinstance(envelope.body, OF_ANY_LINEAGE):
+            raise OtherLineage(header.lineage, self.lineage)
         if header.expires_unix_s > now_unix_s + 2 * LIFETIME_S:
             raise InvalidMessage(f"message of …{header.sender[-5:]} expires too far in the future")
         if header.sequence <= self._last.get(header.sender, -1):

@@ -19,7 +19,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeAlias
 
-from pydantic import Field, TypeAdapter, ValidationError
+from pydantic import Field, TypeAdapter
 
 from ..kernels.codec import InvalidEncoding
 from .admission import refusals
@@ -39,6 +39,7 @@ from .messages import (
     SpanResult,
     SquaredNorm,
 )
+from .parsing import Unreadable, parse_any
 from .signed_results import is_signed, says_the_same
 from .spec import Genesis
 from .transport import MAX_FRAME_BYTES, MAX_MESSAGE_BYTES, Buffer
@@ -297,11 +298,9 @@ def encode_header(evidence: Evidence) -> bytes:
 def decode_header(data: bytes) -> Header:
     """Raises `FalseEvidence` for anything else than a header."""
     try:
-        if len(data) > MAX_HEADER_BYTES:
-            raise ValueError(f"{len(data)} bytes")
-        return _HEADER.validate_json(data)
-    except (ValidationError, ValueError, RecursionError) as error:
-        raise FalseEvidence(f"malformed header: {str(error).splitlines()[0][:200]}") from None
+        return parse_any(_HEADER, data)
+    except Unreadable as error:
+        raise FalseEvidence(f"malformed header: {error}") from None
 
 
 def payload_bytes(header: Header, grid: ChunkGrid) -> int:

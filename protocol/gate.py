@@ -1,23 +1,31 @@
 """What is let in: peers that the run admits, and of each no more than a member that keeps the protocol ever sends.
 
 A transport authenticates peers but serves them all. Behind this gate, a stranger to a listed run is refused before
-anything of it is parsed, and a flood costs its receivers a look at the length of each message.
+anything of it is parsed, and a flood costs its receivers a look at the length of each message. What peers ask for on
+streams is given at `LimitsConfig.served_bytes_per_s` each; a span's streams carry no more than their plan says.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
+from . import audit
 from .allowance import Allowances
+from .exchange import wire
 from .identity import PeerId
+from .quotas import (
+    BYTES_AT_ONCE,
+    BYTES_PER_HEARTBEAT,
+    MESSAGES_AT_ONCE,
+    MESSAGES_PER_HEARTBEAT,
+    Meter,
+    MeteredStream,
+)
 from .spec import Genesis
 from .transport import ByteStream, MessageHandler, RemoteProtocolError, StreamHandler, Traffic, Transport
 
-MESSAGES_PER_HEARTBEAT = 64
-"""Of one peer. A leader says a handful of things between two heartbeats."""
-MESSAGES_AT_ONCE = 512
-BYTES_PER_HEARTBEAT = 4 << 20
-BYTES_AT_ONCE = 16 << 20
+_UNMETERED = (wire.PROTOCOL, audit.PROTOCOL)
+"""Part of a round, and bounded by its plan."""
 
 
 class Gate:
@@ -30,11 +38,22 @@ class Gate:
         clock: Callable[[], float],
         on_refused: Callable[[RemoteProtocolError], None],
     ) -> None:
-        interval_s = genesis.timing.heartbeat_interval_s
         self._shut_out: frozenset[PeerId] = frozenset()
-        self._transport, self._admits, self._on_refused = transport, genesis.membership.admits, on_refused
+        self._transport, self._on_refused = transport, on_refused
+        self._clock = clock
+        self.obey(genesis)
+
+    def obey(self, genesis: Genesis) -> None:
+        """From now on these rules say who is let in, and how often."""
+        interval_s, clock = genesis.timing.heartbeat_interval_s, self._clock
+        self._admits = genesis.admits
         self._messages = Allowances(MESSAGES_PER_HEARTBEAT / interval_s, MESSAGES_AT_ONCE, clock)
         self._bytes = Allowances(BYTES_PER_HEARTBEAT / interval_s, BYTES_AT_ONCE, clock)
+        self._served = Meter(genesis.limits.served_bytes_per_s)
+
+    def admits(self, peer: PeerId) -> bool:
+        """Whether the rules let the peer in, and it has not been ejected."""
+        return self._admits(peer) and peer not in self._shut_out
 
     def shut_out(self, peers: Iterable[PeerId]) -> None:
         """From now on, refuse these as well: the run has ejected them."""
@@ -68,7 +87,7 @@ class Gate:
         async def handle(stream: ByteStream) -> None:
             if (refusal := self._exclusion(stream.remote)) is not None:
                 raise refusal
-            await handler(stream)
+            await handler(stream if protocol in _UNMETERED else MeteredStream(stream, self._served))
 
         self._transport.serve(protocol, handle)
 

@@ -9,7 +9,7 @@ from dataclasses import dataclass
 
 from .identity import PeerId
 from .mail import Mail
-from .messages import MAX_LOSS, Evaluated, Heartbeat, InvalidMessage, NodePhase
+from .messages import MAX_LOSS, Evaluated, Heartbeat, InvalidMessage, NodePhase, Provisional
 from .peers import PeerTable
 from .replica import Replica
 from .round_machine import Phase
@@ -46,6 +46,7 @@ class Progress:
 
     phase: NodePhase = "training"
     num_inner_steps: int = 0
+    target_inner_steps: int = 0
     tokens: int = 0
     tokens_per_s: float = 0.0
     loss: float | None = None
@@ -60,7 +61,15 @@ _PHASES: dict[Phase, NodePhase] = {
 }
 
 
-def compose(facts: NodeFacts, progress: Progress, replica: Replica, phase: Phase, now_unix_s: float) -> Heartbeat:
+def compose(
+    facts: NodeFacts,
+    progress: Progress,
+    replica: Replica,
+    phase: Phase,
+    num_amendments: int,
+    now_unix_s: float,
+    provisional: Provisional | None = None,
+) -> Heartbeat:
     """The heartbeat of a node; while it trains, the round machine's phase says more than the trainer knows.
 
     A loss that is no number, or beyond what a message may say, is left out.
@@ -72,12 +81,15 @@ def compose(facts: NodeFacts, progress: Progress, replica: Replica, phase: Phase
         state_hash=replica.state_hash,
         phase=_PHASES.get(phase, progress.phase) if progress.phase == "training" else progress.phase,
         num_inner_steps=progress.num_inner_steps,
+        target_inner_steps=progress.target_inner_steps,
         tokens=progress.tokens,
         tokens_per_s=progress.tokens_per_s,
         loss=_sayable(progress.loss),
         evaluated=_evaluated(progress),
+        provisional=provisional,
         reachable=facts.reachable(),
         addresses=facts.addresses(),
+        num_amendments=num_amendments,
         sent_unix_s=max(0.0, now_unix_s),
     )
 
@@ -92,7 +104,10 @@ def _evaluated(progress: Progress) -> Evaluated | None:
 
 
 class Heartbeats:
-    """Two endless tasks: `beat` and `discover`. ``compose`` makes the next heartbeat."""
+    """Two endless tasks: `beat` and `discover`. ``compose`` makes the next heartbeat.
+
+    Records of peers that the run does not admit are left out: anybody can publish one under a key of its own.
+    """
 
     def __init__(
         self,
@@ -102,8 +117,11 @@ class Heartbeats:
         peers: PeerTable,
         compose: Callable[[], Heartbeat],
         wall_clock: Callable[[], float],
+        admits: Callable[[PeerId], bool] = lambda _: True,
     ) -> None:
-        self._rhythm, self._directory, self._mail, self._peers = rhythm, directory, mail, peers
+        self._admits = admits
+        self.rhythm = rhythm
+        self._directory, self._mail, self._peers = directory, mail, peers
         self._compose, self._wall_clock = compose, wall_clock
 
     def say_now(self) -> None:
@@ -117,28 +135,29 @@ class Heartbeats:
     async def beat(self) -> None:
         while True:
             self.say_now()
-            await asyncio.sleep(self._rhythm.direct_s)
+            await asyncio.sleep(self.rhythm.direct_s)
 
     async def discover(self) -> None:
         """Publish ourselves and learn of others, for ever; a directory that fails is tried again."""
         while True:
             try:
-                async with asyncio.timeout(2 * self._rhythm.published_s):
+                async with asyncio.timeout(2 * self.rhythm.published_s):
                     await self._publish()
                     for record in await self._directory.records():
                         self._note(record)
             except Exception as error:
                 logger.info("directory: %r", error)
-            await asyncio.sleep(self._rhythm.published_s)
+            await asyncio.sleep(self.rhythm.published_s)
 
     async def _publish(self) -> None:
-        expires_unix_s = self._wall_clock() + 3 * self._rhythm.published_s
-        await self._directory.publish(self._mail.seal(self._compose()), expires_unix_s)
+        expires_unix_s = self._wall_clock() + 3 * self.rhythm.published_s
+        heartbeat = self._compose().model_copy(update={"echoes": ()})
+        await self._directory.publish(self._mail.seal(heartbeat), expires_unix_s)
 
     def _note(self, record: bytes) -> None:
         try:
             envelope = self._mail.open_record(record)
         except InvalidMessage:
             return  # foreign, old or read before
-        if isinstance(envelope.body, Heartbeat):
+        if isinstance(envelope.body, Heartbeat) and self._admits(envelope.header.sender):
             self._peers.add(envelope.header.sender, envelope.body)

@@ -8,17 +8,24 @@ from __future__ import annotations
 
 import hashlib
 from collections.abc import Callable, Iterable
+from functools import lru_cache
 
 from .identity import PeerId
 
 
 def permutation(run_id: str, lineage: int, fragment: int, round_number: int, roster: Iterable[PeerId]) -> list[PeerId]:
     """``roster`` in the order in which its members lead, the same on every machine whatever the roster's order."""
+    return list(_permutation(run_id, lineage, fragment, round_number, tuple(roster)))
 
+
+@lru_cache(maxsize=64)
+def _permutation(
+    run_id: str, lineage: int, fragment: int, round_number: int, roster: tuple[PeerId, ...]
+) -> tuple[PeerId, ...]:
     def rank(peer: PeerId) -> bytes:
         return hashlib.sha256(f"{run_id}/{lineage}/{fragment}/{round_number}/{peer}".encode()).digest()
 
-    return sorted(roster, key=rank)
+    return tuple(sorted(roster, key=rank))
 
 
 def next_ballot(me: PeerId, order: list[PeerId], above: int) -> int:

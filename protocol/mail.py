@@ -25,25 +25,45 @@ class Mail:
         self,
         identity: Identity,
         genesis: Genesis,
+        lineage: int,
         transport: Transport,
         folder: Path,
         wall_clock: Callable[[], float],
         on_unreachable: Callable[[PeerId, str], None],
     ) -> None:
-        run = (genesis.run_id, genesis.lineage)
+        run = (genesis.run_id, lineage)
         folder.mkdir(parents=True, exist_ok=True)
         first_sequence = reserve_sequences(folder / "sequence", wall_clock())
         self._identity = identity
         self.me, self._wall_clock = identity.peer_id, wall_clock
         self._sealer = Sealer(identity, *run, first_sequence, wall_clock)
         self._direct, self._published = Guard(*run), Guard(*run)
+        self.identity = identity
         self._outbox = Outbox(transport, genesis.timing.progress_timeout_s, on_unreachable)
         self._said: set[str] = set()
         self.own: deque[Received] = deque()
 
+    @property
+    def lineage(self) -> int:
+        """What our messages are of, and those that we take."""
+        return self._sealer.lineage
+
+    def obey(self, genesis: Genesis) -> None:
+        """From now on these time limits hold."""
+        self._outbox.timeout_s = genesis.timing.progress_timeout_s
+
+    def begin_lineage(self, lineage: int) -> None:
+        """Leave the old one: its votes and plans are refused from now on."""
+        self._sealer.lineage = self._direct.lineage = self._published.lineage = lineage
+        self.own.clear()
+
     def seal(self, message: Message) -> bytes:
         """Signed wire form."""
         return self._sealer.seal(message)
+
+    def has_used(self, sequence: int) -> bool:
+        """Whether this process, and none before it, has sealed a message with that number."""
+        return self._sealer.has_used(sequence)
 
     def post(self, to: Iterable[PeerId], message: Message) -> bytes:
         """Sign and send; never waits. Returns what was signed."""
@@ -59,7 +79,7 @@ class Mail:
         return seal_of(self._identity, proposal.ballot, proposal.record.content_id())
 
     def open(self, remote: PeerId, raw: bytes) -> Envelope:
-        """Verify a direct message. Raises `InvalidMessage` or `RemoteProtocolError`."""
+        """Verify a direct message. Raises `InvalidMessage` (also `OtherLineage`) or `RemoteProtocolError`."""
         return self._direct.open(raw, self._wall_clock(), remote)
 
     def open_record(self, raw: bytes) -> Envelope:

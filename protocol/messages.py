@@ -10,12 +10,14 @@ Nothing here performs I/O or knows the time; expiry is checked against a time th
 from __future__ import annotations
 
 import hashlib
-import json
+from collections.abc import Mapping
+from functools import cached_property
 from typing import Annotated, Any, ClassVar, Literal, Self, TypeVar
 
-from pydantic import BaseModel, ConfigDict, Field, TypeAdapter, ValidationError
+from pydantic import BaseModel, ConfigDict, Field, TypeAdapter
 
 from .identity import Identity, PeerId, verify
+from .parsing import Unreadable, canonical_json, parse, parse_any, split_canonical
 
 DOMAIN = b"atoll/envelope/1\0"
 SIGNATURE_BYTES = 64
@@ -30,7 +32,8 @@ Count = Annotated[int, Field(ge=0, le=2**53)]
 Name = Annotated[str, Field(max_length=64)]
 Signature = Annotated[str, Field(pattern=r"^([0-9a-f]{128})?$")]
 """An Ed25519 signature inside a message, hexadecimal; empty where nobody checks it (simulators)."""
-Speed = Annotated[float, Field(ge=0, le=1e12)]
+MAX_SPEED = 1e12
+Speed = Annotated[float, Field(ge=0, le=MAX_SPEED)]
 """Tokens per second."""
 SquaredNorm = Annotated[float, Field(ge=0, le=1e300)]
 MAX_LOSS = 1e6
@@ -43,11 +46,6 @@ class InvalidMessage(ValueError):
     """Bytes that are not a valid message of this run: malformed, unsigned, foreign, expired or replayed."""
 
 
-def canonical_json(value: Any) -> bytes:
-    """UTF-8 JSON with sorted keys and no spaces. Floats use Python's shortest round-trip form; NaN is refused."""
-    return json.dumps(value, sort_keys=True, separators=(",", ":"), ensure_ascii=False, allow_nan=False).encode()
-
-
 class Frozen(BaseModel):
     """Base of all protocol values: immutable, strict, no unknown fields."""
 
@@ -57,8 +55,19 @@ class Frozen(BaseModel):
         return canonical_json(self.model_dump(mode="json"))
 
     def content_id(self) -> str:
-        """SHA-256 of the canonical form: the value's identity in votes and parents."""
+        """SHA-256 of the canonical form: the value's identity in votes and parents. Computed once."""
+        return self._content_id
+
+    @cached_property
+    def _content_id(self) -> str:
         return hashlib.sha256(self.canonical()).hexdigest()
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """A copy, unchecked, with other values of some fields; nothing that was computed from the old ones stays."""
+        copied = super().model_copy(update=update, deep=deep)
+        for name in copied.__dict__.keys() - type(self).model_fields.keys():
+            vars(copied).pop(name)
+        return copied
 
 
 # --- values that messages carry ---------------------------------------------------------------------------------------
@@ -132,7 +141,7 @@ class SpanResult(Frozen):
     plan: Digest
     span: Count
     """Index into ``Plan.spans``."""
-    included: tuple[bool, ...]
+    included: Annotated[tuple[bool, ...], Field(max_length=1024)]
     """One flag per ``Plan.members``: the mean of every chunk of the span is over exactly these."""
     digest: Digest
     """Root over the chunks of the span's encoded mean (`chunks.span_digest`)."""
@@ -165,6 +174,27 @@ class Evaluated(Frozen):
     validation_loss: Loss
 
 
+class Echo(Frozen):
+    """A peer's last heartbeat comes back to it, so that it can tell how long messages travel."""
+
+    peer: Peer
+    sent_unix_s: Annotated[float, Field(ge=0, le=1e11)]
+    """Its own clock when it sent that."""
+    held_s: Annotated[float, Field(ge=0, le=1e11)]
+    """How long it has been here."""
+
+
+class Provisional(Frozen):
+    """The sender hears from no quorum of the lineage: its rounds are provisional, without certificate (L5)."""
+
+    num_alive: Count
+    """Members that it hears from, itself included."""
+    num_needed: Count
+    """Fewest members, the sender among them, that can commit."""
+    num_members: Count
+    lasted_s: Annotated[float, Field(ge=0, le=1e11)]
+
+
 class Heartbeat(Message):
     """Progress and reachability, sent to every known peer and published for discovery."""
 
@@ -177,16 +207,25 @@ class Heartbeat(Message):
     """State hash after that commit."""
     phase: NodePhase
     num_inner_steps: Count = 0
+    """Done in this round."""
+    target_inner_steps: Count = 0
+    """After which the sender contributes; 0: it does not say."""
     tokens: Count = 0
     tokens_per_s: Speed = 0.0
     loss: Loss | None = None
     evaluated: Evaluated | None = None
     """What the sender has evaluated last, for everybody's charts."""
+    provisional: Provisional | None = None
+    """Unless it hears from a quorum."""
     reachable: bool = True
     """Whether others can open streams to the sender. A peer that is not never owns a span and never leads."""
     addresses: Annotated[tuple[Annotated[str, Field(max_length=256)], ...], Field(max_length=16)] = ()
+    num_amendments: Count = 0
+    """Changes of the run's rules that the sender knows; who knows fewer asks for them."""
     sent_unix_s: Annotated[float, Field(ge=0, le=1e11)] = 0.0
     """Sender's clock, to estimate skew. Nothing is decided by it."""
+    echoes: Annotated[tuple[Echo, ...], Field(max_length=16)] = ()
+    """Of a few peers in turn."""
 
 
 class Ready(Message):
@@ -317,6 +356,41 @@ class CommitRequest(Message):
     round: Round
 
 
+class AmendmentsRequest(Message):
+    """Asks for the amendments from number ``first`` on; the answer is `Amendments`, if the receiver has any."""
+
+    kind: Literal["amendments_request"] = "amendments_request"
+    first: Annotated[Count, Field(ge=1)]
+
+
+class Amendments(Message):
+    """Changes of the run's rules. They prove themselves (`amendments.Amendment`), whoever sends them."""
+
+    kind: Literal["amendments"] = "amendments"
+    amendments: Annotated[tuple[Annotated[str, Field(max_length=1 << 17)], ...], Field(max_length=1024)]
+    """Canonical JSON of each, in order."""
+
+
+OF_ANY_LINEAGE = (AmendmentsRequest, Amendments)
+"""What peers of two lineages may say to each other: how one of them learns of the other."""
+
+
+class MemoryRequest(Message):
+    """A founder with an empty disk asks what the receiver has heard of it in round 1; answered by `Memory`."""
+
+    kind: Literal["memory_request"] = "memory_request"
+    round: Round
+
+
+class Memory(Message):
+    """The first heartbeat that the sender has heard from the receiver, as the receiver has signed it."""
+
+    kind: Literal["memory"] = "memory"
+    round: Round
+    envelope: Annotated[str, Field(max_length=32_768, pattern=r"^([0-9a-f]{2})*$")] | None
+    """Hexadecimal; None if it has heard none."""
+
+
 def round_of(body: Message) -> int:
     """The round that a message belongs to; for a heartbeat the last one that its sender has applied."""
     match body:
@@ -335,6 +409,8 @@ def round_of(body: Message) -> int:
             | Nack()
             | Attest()
             | CommitRequest()
+            | MemoryRequest()
+            | Memory()
         ):
             return body.round
         case _:
@@ -354,7 +430,11 @@ AnyMessage = Annotated[
     | Nack
     | Commit
     | Attest
-    | CommitRequest,
+    | CommitRequest
+    | AmendmentsRequest
+    | Amendments
+    | MemoryRequest
+    | Memory,
     Field(discriminator="kind"),
 ]
 _ANY: TypeAdapter[Any] = TypeAdapter(AnyMessage)
@@ -389,12 +469,7 @@ class Envelope(Frozen):
         if len(raw) < SIGNATURE_BYTES + 2:
             raise InvalidMessage("message is too short")
         signature, signed = raw[:SIGNATURE_BYTES], raw[SIGNATURE_BYTES:]
-        try:
-            content = json.loads(signed)
-            header = Header.model_validate_json(canonical_json(content["header"]))
-            body = _ANY.validate_json(canonical_json(content["body"]))
-        except (ValidationError, ValueError, KeyError, TypeError, RecursionError) as error:
-            raise InvalidMessage(f"malformed message: {str(error).splitlines()[0][:200]}") from None
+        header, body = _parse(signed)
         if header.run_id != run_id:
             raise InvalidMessage(f"message of another run ({header.run_id[:8]}…)")
         if not verify(header.sender, signature, DOMAIN + signed):
@@ -402,6 +477,14 @@ class Envelope(Frozen):
         if now_unix_s is not None and header.expires_unix_s < now_unix_s:
             raise InvalidMessage(f"message of …{header.sender[-5:]} expired")
         return cls(header=header, body=body, raw=raw)
+
+
+def _parse(signed: bytes) -> tuple[Header, Any]:
+    try:
+        body_text, header_text = split_canonical(signed, "body", "header")
+        return parse(Header, header_text), parse_any(_ANY, body_text)
+    except Unreadable as error:
+        raise InvalidMessage(f"malformed message: {error}") from None
 
 
 def seal(identity: Identity, header: Header, body: Message) -> bytes:

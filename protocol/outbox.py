@@ -17,7 +17,8 @@ class Outbox:
     """Best-effort delivery in order per peer."""
 
     def __init__(self, transport: Transport, timeout_s: float, on_unreachable: Callable[[PeerId, str], None]) -> None:
-        self._transport, self._timeout_s, self._on_unreachable = transport, timeout_s, on_unreachable
+        self._transport, self._on_unreachable = transport, on_unreachable
+        self.timeout_s = timeout_s
         self._queues: dict[PeerId, deque[bytes]] = {}
         self._tasks: dict[PeerId, asyncio.Task[None]] = {}
 
@@ -44,13 +45,13 @@ class Outbox:
         queue = self._queues[peer]
         try:
             while queue:
-                async with asyncio.timeout(self._timeout_s):
+                async with asyncio.timeout(self.timeout_s):
                     await self._transport.send(peer, queue.popleft())
         except (PeerUnreachable, StreamClosed) as error:
             queue.clear()
             self._on_unreachable(peer, error.why)
         except TimeoutError:
             queue.clear()
-            self._on_unreachable(peer, f"no answer for {self._timeout_s:g} s")
+            self._on_unreachable(peer, f"no answer for {self.timeout_s:g} s")
         finally:
             del self._tasks[peer]

@@ -19,7 +19,8 @@ class RoundEvent:
     ``peer.rejected``, ``peer.unreachable``, ``results.unavailable``, ``state.disagrees``, ``state.syncing``,
     ``state.unproven``, ``state.unwritable``, ``state.rejected``, ``votes.unwritable``, ``votes.abstaining``,
     ``audit.done``, ``audit.lie``, ``audit.refused``, ``audit.incomplete``, ``peer.proven``, ``evidence.unwritable``,
-    ``node.woke``.
+    ``node.woke``, ``quorum.missing``, ``quorum.lost``, ``quorum.found``, ``amendment.learned``, ``amendment.refused``,
+    ``amendment.unwritable``, ``rules.in_force``, ``rules.outdated``, ``lineage.begun``.
     """
 
     point: str
@@ -53,11 +54,14 @@ class Aborted:
 Outcome: TypeAlias = Committed | Aborted
 
 
-def committed(commit: Commit, state_hash: str, me: PeerId, commitment: str | None = None) -> Committed:
-    """Outcome of ``commit`` for ``me`` (and exactly the contribution with ``commitment``, if given)."""
+def committed(commit: Commit, state_hash: str, me: PeerId) -> Committed:
+    """Outcome of ``commit`` for ``me``.
+
+    Whatever of ours is in the means counts, also a contribution that was withdrawn, or given by an earlier process and
+    encoded anew since: all of a round's contributions are over the same lease, and no sample may count twice (S6).
+    """
     plan = commit.record.plan
-    for index, member in enumerate(plan.members):
-        if member.peer == me and commitment in (None, member.commitment):
-            included = tuple(result.included[index] for result in commit.record.results)
-            return Committed(commit, state_hash, included)
-    return Committed(commit, state_hash, (False,) * len(plan.spans))
+    place = next((index for index, member in enumerate(plan.members) if member.peer == me), None)
+    if place is None:
+        return Committed(commit, state_hash, (False,) * len(plan.spans))
+    return Committed(commit, state_hash, tuple(result.included[place] for result in commit.record.results))

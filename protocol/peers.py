@@ -1,4 +1,4 @@
-"""The peers that a driver knows: last heartbeat, when and by which way it was heard, clock offset."""
+"""The peers that a driver knows: last heartbeat, when and by which way it was heard, round-trip time, clock offset."""
 
 from __future__ import annotations
 
@@ -6,10 +6,13 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from .identity import PeerId
-from .messages import Heartbeat
+from .messages import Echo, Heartbeat
 from .round_machine import PeerView
 
 MAX_PEERS = 1024
+ECHOES_PER_HEARTBEAT = 4
+_LONGEST_ROUND_TRIP_S = 60.0
+"""More is a clock that was set meanwhile."""
 
 
 @dataclass(frozen=True)
@@ -22,8 +25,13 @@ class PeerInfo:
     heartbeat: Heartbeat | None = None
     heard_s: float | None = None
     """Monotonic time of its last direct message; None if only the directory names it."""
+    heartbeat_s: float | None = None
+    """Monotonic time of its last direct heartbeat."""
+    round_trip_s: float | None = None
+    """By the last of our heartbeats that it has echoed."""
     clock_offset_s: float | None = None
-    """Its clock minus ours, by its last heartbeat (the message's travel time included). Decides nothing."""
+    """Its clock minus ours, by its last heartbeat; half a round trip is taken off once that is known. Decides nothing.
+    """
     unreachable: str | None = None
     """Why the last message could not be sent to it."""
 
@@ -38,6 +46,8 @@ class PeerTable:
     def __init__(self, me: PeerId, clock: Callable[[], float]) -> None:
         self._me, self._clock = me, clock
         self._peers: dict[PeerId, PeerInfo] = {}
+        self._echoed_s: dict[PeerId, float] = {}
+        """When the heartbeat was heard that a peer's last echo was of."""
 
     @property
     def all(self) -> dict[PeerId, PeerInfo]:
@@ -59,6 +69,14 @@ class PeerTable:
         known = self._peers.get(peer)
         return known is not None and known.heard_s is not None
 
+    def may_live(self, peer: PeerId, timeout_s: float) -> bool:
+        """Not so if it has spoken to us and then been silent for ``timeout_s``, or has left."""
+        info = self._peers.get(peer)
+        if info is None or info.heard_s is None:
+            return True
+        has_left = info.heartbeat is not None and info.heartbeat.phase == "leaving"
+        return not has_left and info.is_alive(self._clock(), timeout_s)
+
     def heard(self, peer: PeerId, heartbeat: Heartbeat | None, now_s: float, now_unix_s: float) -> None:
         """Note a direct message."""
         self.add(peer)
@@ -66,8 +84,29 @@ class PeerTable:
             return
         known = replace(known, heard_s=now_s, unreachable=None)
         if heartbeat is not None:
-            known = replace(known, heartbeat=heartbeat, clock_offset_s=heartbeat.sent_unix_s - now_unix_s)
+            round_trip_s = _round_trip_s(heartbeat, self._me, now_unix_s)
+            round_trip_s = known.round_trip_s if round_trip_s is None else round_trip_s
+            known = replace(
+                known,
+                heartbeat=heartbeat,
+                heartbeat_s=now_s,
+                round_trip_s=round_trip_s,
+                clock_offset_s=heartbeat.sent_unix_s - now_unix_s + (round_trip_s or 0.0) / 2,
+            )
         self._peers[peer] = known
+
+    def echoes(self, now_s: float) -> tuple[Echo, ...]:
+        """Echoes for the next heartbeat: those peers come first that have not had one for the longest time."""
+        heard = [info for info in self._peers.values() if info.heartbeat is not None and info.heartbeat_s is not None]
+        due = [info for info in heard if info.heartbeat_s != self._echoed_s.get(info.peer)]
+        due.sort(key=lambda info: self._echoed_s.get(info.peer, 0.0))
+        return tuple(self._echo(info, now_s) for info in due[:ECHOES_PER_HEARTBEAT])
+
+    def _echo(self, info: PeerInfo, now_s: float) -> Echo:
+        assert info.heartbeat is not None
+        assert info.heartbeat_s is not None
+        self._echoed_s[info.peer] = info.heartbeat_s
+        return Echo(peer=info.peer, sent_unix_s=info.heartbeat.sent_unix_s, held_s=max(0.0, now_s - info.heartbeat_s))
 
     def unreachable(self, peer: PeerId, why: str) -> bool:
         """Note a failed message; whether that is news."""
@@ -76,6 +115,10 @@ class PeerTable:
             return False
         self._peers[peer] = replace(known, unreachable=why)
         return True
+
+    def forget_heartbeats(self) -> None:
+        """What peers have said of themselves was of another lineage."""
+        self._peers = {peer: replace(info, heartbeat=None) for peer, info in self._peers.items()}
 
     def rounds(self) -> list[int]:
         """What peers say that they have applied."""
@@ -90,6 +133,15 @@ class PeerTable:
     def views(self) -> dict[PeerId, PeerView]:
         """For the round machine."""
         return {info.peer: _view(info) for info in self._peers.values()}
+
+
+def _round_trip_s(heartbeat: Heartbeat, me: PeerId, now_unix_s: float) -> float | None:
+    """By our own clock at both ends, less the time that the peer held our heartbeat."""
+    for echo in heartbeat.echoes:
+        round_trip_s = now_unix_s - echo.sent_unix_s - echo.held_s
+        if echo.peer == me and 0 <= round_trip_s <= _LONGEST_ROUND_TRIP_S:
+            return round_trip_s
+    return None
 
 
 def _view(info: PeerInfo) -> PeerView:

@@ -15,12 +15,13 @@ from collections.abc import Collection, Iterable, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Self
 
-from pydantic import Field, ValidationError
+from pydantic import Field
 
 from .commitments import ENTRY_BYTES, Leaf, Root, Tree, verify
 from .identity import Identity, PeerId
 from .identity import verify as verify_signature
 from .messages import Attest, Commit, Count, Digest, Envelope, Frozen, InvalidMessage, Peer, Round
+from .parsing import parse as parse_json
 
 DOMAIN = b"atoll/receipt/1\0"
 FIRST = "0" * 64
@@ -192,9 +193,9 @@ def parse(line: str) -> Receipt:
     if len(line) > MAX_RECEIPT_BYTES:
         raise InvalidReceipt(f"longer than {MAX_RECEIPT_BYTES} bytes; this is no receipt")
     try:
-        return Receipt.model_validate_json(line)
-    except (ValidationError, ValueError, RecursionError) as error:
-        raise InvalidReceipt(f"not a receipt: {str(error).splitlines()[0][:120]}") from None
+        return parse_json(Receipt, line.encode())
+    except ValueError as error:
+        raise InvalidReceipt(f"not a receipt: {str(error)[:120]}") from None
 
 
 def check_chain(run_id: str, receipts: Iterable[Receipt]) -> Given:

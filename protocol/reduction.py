@@ -12,7 +12,7 @@ from . import exchange as xchg
 from .chunks import ChunkGrid, Contribution
 from .exchange import Exchange, ExchangeCounters, ExchangeEvent, ExchangeSettings, SpanInbox
 from .identity import PeerId
-from .messages import Plan, Record, SpanResult
+from .messages import Accepted, Plan, Record, SpanResult
 from .oversight import Oversight
 from .result_signer import ResultSigner
 from .result_transfer import ResultFetcher, ResultServer, ResultsUnavailable
@@ -40,13 +40,14 @@ class Reduction:
         feed: Callable[[Event], None],
         observe: Callable[[str, dict[str, object]], None],
         peers: Callable[[], Sequence[PeerId]],
+        is_alive: Callable[[PeerId], bool],
         oversight: Oversight,
         signer: ResultSigner,
     ) -> None:
         self._oversight, self._signer = oversight, signer
         self._me, self._grid, self._transport, self._store = me, grid, transport, store
-        self._executor, self._settings = executor, settings
-        self._feed, self._observe, self._peers = feed, observe, peers
+        self._executor, self.settings = executor, settings
+        self._feed, self._observe, self._peers, self._is_alive = feed, observe, peers, is_alive
         self._inbox = SpanInbox(transport, grid, settings)
         self._server = ResultServer(transport, store)
         self._fetcher = ResultFetcher(transport, store, executor, self._note_misconduct)
@@ -95,8 +96,15 @@ class Reduction:
 
     def report_held(self, record: Record) -> None:
         """Tell the machine after a restart what the disk still holds."""
-        if not self._store.missing(record):
+        if self._store.keep(record):
             self._feed(_held(record))
+
+    def vouches(self, before: Accepted | None, now: Accepted | None) -> bool:
+        """Whether a vote for ``now`` may follow one for ``before``: its results are durable here, and will stay (S2).
+
+        They may have been here and be gone, if a flood of attempts came since.
+        """
+        return now is None or now == before or self._store.keep(now.record)
 
     def decided(self, record: Record) -> None:
         """The round is over: forget rival attempts and old rounds. The exchange of ``record`` itself may go on and
@@ -134,10 +142,11 @@ class Reduction:
                 self._inbox,
                 self._store.attempt(plan),
                 translate,
-                self._settings,
+                self.settings,
                 self._executor,
                 rules.trust,
                 rules.limits,
+                self._is_alive,
                 partial(self._signer.sign, plan.round),
             )
             self._oversight.keep(exchange)
@@ -183,7 +192,7 @@ class Reduction:
         if running is None:
             return
         try:
-            async with asyncio.timeout(self._settings.contact_timeout_s):
+            async with asyncio.timeout(self.settings.contact_timeout_s):
                 while self._store.missing(record) and not running.done():
                     await self._changed.wait()
         except TimeoutError:

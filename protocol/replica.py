@@ -39,3 +39,10 @@ class Replica(Protocol):
     def commits(self, first: int, count: int) -> Sequence[Commit]:
         """Commits ``first``, ``first + 1``, … with their certificates, as far as they are here."""
         ...
+
+    async def begin_lineage(self) -> None:
+        """The rules have got a new lineage: go back to the state from which it goes on, or to an older one.
+
+        Commits that it leaves behind are forgotten; then `standing` is of the new lineage. Raises OSError.
+        """
+        ...

@@ -18,6 +18,7 @@ from .identity import PeerId
 from .messages import Record
 from .offload import off_loop
 from .payload import NO, YES, pieces, read_answer, read_payload, write_payload
+from .quotas import RESULT_STREAMS_PER_PEER
 from .results import ResultBuffer, ResultStore
 from .stream_limit import StreamLimit
 from .tasks import run_all
@@ -42,7 +43,9 @@ class ResultsUnavailable(Exception):
 class ResultServer:
     """Answers ``result`` streams from a store; one per node."""
 
-    def __init__(self, transport: Transport, store: ResultStore, max_streams_per_peer: int = 4) -> None:
+    def __init__(
+        self, transport: Transport, store: ResultStore, max_streams_per_peer: int = RESULT_STREAMS_PER_PEER
+    ) -> None:
         self._store = store
         self._limit = StreamLimit(max_streams_per_peer)
         transport.serve(PROTOCOL, self._handle)

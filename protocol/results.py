@@ -18,6 +18,7 @@ from pathlib import Path
 from .chunks import ChunkGrid, span_range, tree_of
 from .durable import append_durably, read_lines, sync_folder
 from .messages import Plan, Record, Span
+from .quotas import ATTEMPTS_KEPT
 from .transport import Buffer
 
 
@@ -104,7 +105,9 @@ class ResultBuffer:
 
 
 class ResultStore:
-    """The results of the last ``keep_rounds`` committed rounds, and of every attempt of later ones.
+    """The results of the last ``keep_rounds`` committed rounds, and of the newest attempts of later ones.
+
+    Of a round that is not decided `quotas.ATTEMPTS_KEPT` attempts stay, and each that was voted for (`keep`).
 
     Creating the store and `attempt` block (they reserve, hash and sync files). Use from one task at a time, but for
     `find`, which may run anywhere.
@@ -116,6 +119,7 @@ class ResultStore:
         self._keep_rounds = keep_rounds
         folder.mkdir(parents=True, exist_ok=True)
         self._buffers: dict[str, ResultBuffer] = {}
+        self._voted: set[str] = set()
         for index in sorted(folder.glob("*.held")):
             self._reopen(index)
         self._remove_strays()
@@ -127,9 +131,24 @@ class ResultStore:
     def open(self, round_number: int, plan_id: str) -> ResultBuffer:
         buffer = self._buffers.get(plan_id)
         if buffer is None:
-            path = self._folder / f"{round_number:012d}-{plan_id[:16]}.mean"
+            self._make_room(round_number)
+            # The whole id: two plans with a common beginning can be made to order, and must not share a file.
+            path = self._folder / f"{round_number:012d}-{plan_id}.mean"
             buffer = self._buffers[plan_id] = ResultBuffer(path, round_number, plan_id, self.grid)
         return buffer
+
+    def keep(self, record: Record) -> bool:
+        """Keep the attempt of ``record``, which is about to be voted for. False if it is not whole here (any more)."""
+        if self.missing(record):
+            return False
+        self._voted.add(record.plan.content_id())
+        return True
+
+    def _make_room(self, round_number: int) -> None:
+        """Forget the oldest attempts of a round that were not voted for: leaders make them at will."""
+        idle = [plan for plan, b in self._buffers.items() if b.round == round_number and plan not in self._voted]
+        for plan_id in idle[: max(0, len(idle) + 1 - ATTEMPTS_KEPT)]:
+            _remove(self._buffers.pop(plan_id).path)
 
     def find(self, digest: str) -> memoryview | None:
         """Bytes of any held span with this digest."""
@@ -155,6 +174,7 @@ class ResultStore:
             rival = buffer.round == record.plan.round and plan_id != record.plan.content_id()
             if rival or buffer.round <= oldest:
                 del self._buffers[plan_id]
+                self._voted.discard(plan_id)
                 _remove(buffer.path)
 
     def _reopen(self, index: Path) -> None:

@@ -11,29 +11,47 @@ from __future__ import annotations
 
 import asyncio
 import time
-from collections.abc import Callable, Coroutine
+from collections.abc import Callable, Coroutine, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from .amending import Learned, parsed
+from .amendments import Amendment, RunRules
 from .chunks import ChunkGrid, Contribution
+from .envelopes import OtherLineage
 from .evidence_store import EvidenceStore
 from .exchange import ExchangeCounters, ExchangeSettings
 from .gate import Gate
 from .heartbeats import Heartbeats, NodeFacts, Progress, Rhythm, compose
 from .identity import Identity, PeerId
 from .mail import Mail
-from .messages import Attest, Commit, CommitRequest, Heartbeat, InvalidMessage
+from .messages import (
+    Amendments,
+    AmendmentsRequest,
+    Attest,
+    Commit,
+    CommitRequest,
+    Heartbeat,
+    InvalidMessage,
+    Memory,
+    MemoryRequest,
+    Provisional,
+)
 from .outcomes import Aborted, Committed, Outcome, RoundEvent
 from .oversight import Oversight
 from .peers import PeerInfo, PeerTable
+from .quorum import quorum_of
+from .recollection import Recollected, Recollection, Verdict
+from .recovery import Recovery
 from .reduction import Reduction
 from .replica import Replica
 from .result_signer import ResultSigner
 from .results import ResultStore
 from .round_loop import FAR_BEHIND_ROUNDS, Observer, Offer, Prove, RoundLoop, Sync
 from .round_machine import Phase, Received, Tick, Woke
+from .rule_book import RuleBook
 from .spec import Genesis, TimingConfig
 from .transport import Directory, RemoteProtocolError, Transport
 from .votes import VoteStore
@@ -47,6 +65,10 @@ def _exchange_settings(timing: TimingConfig) -> ExchangeSettings:
     """Who does not show up within the progress limit is gone; keep-alives are well below it."""
     limit_s = timing.progress_timeout_s
     return ExchangeSettings(contact_timeout_s=limit_s, keepalive_interval_s=min(1.0, limit_s / 5))
+
+
+def _rhythm(timing: TimingConfig) -> Rhythm:
+    return Rhythm(timing.heartbeat_interval_s, timing.heartbeat_timeout_s / 2)
 
 
 class RoundDriver:
@@ -73,29 +95,36 @@ class RoundDriver:
         observer: Observer = lambda _: None,
         sync: Sync | None = None,
         prove: Prove | None = None,
+        book: RuleBook | None = None,
         exchange: ExchangeSettings | None = None,
         clock: Callable[[], float] = time.monotonic,
         wall_clock: Callable[[], float] = time.time,
     ) -> None:
+        book = self._book = book or RuleBook(RunRules(genesis))
+        genesis = book.rules.at(replica.head_round + 1)
         timing = genesis.timing
-        transport = Gate(transport, genesis, clock, lambda error: self._loop.reject(error))
-        self._genesis, self._replica, self._transport, self._facts = genesis, replica, transport, facts
+        transport = gate = Gate(transport, genesis, clock, lambda error: self._loop.reject(error))
+        directory.admit(gate.admits)
+        self._replica, self._transport, self._facts = replica, transport, facts
         self._clock, self._wall_clock = clock, wall_clock
         self._peers = PeerTable(identity.peer_id, clock)
-        self._mail = Mail(identity, genesis, transport, folder, wall_clock, self._note_unreachable)
-        self._votes = VoteStore(folder / "votes", genesis.lineage)
+        self._mail = Mail(identity, genesis, book.rules.lineage, transport, folder, wall_clock, self._note_unreachable)
+        self._votes = VoteStore(folder / "votes", book.rules.lineage)
         self._loop = RoundLoop(
-            genesis=genesis,
+            book=book,
             replica=replica,
             lease_samples=facts.lease_samples,
             num_chunks=grid.num_chunks,
             votes=self._votes,
             mail=self._mail,
+            recovery=Recovery(identity, folder / "resets.jsonl", clock),
             peers=self._peers,
             observer=observer,
             sync=sync,
             prove=prove,
             on_new_head=lambda: self._heartbeats.say_now(),
+            on_rules=self._obey,
+            on_rules_differ=lambda peer: self._heartbeats.say_to(peer),
             clock=clock,
         )
         self._results = ResultStore(folder / "results", grid, FAR_BEHIND_ROUNDS)
@@ -120,12 +149,24 @@ class RoundDriver:
             feed=self._loop.queue.put,
             observe=self._loop.observe,
             peers=self._peers.others,
+            is_alive=lambda peer: self._peers.may_live(peer, self._loop.genesis.timing.heartbeat_timeout_s),
             oversight=self._oversight,
             signer=ResultSigner(identity, folder / "signed"),
         )
-        rhythm = Rhythm(timing.heartbeat_interval_s, timing.heartbeat_timeout_s / 2)
-        self._heartbeats = Heartbeats(rhythm, directory, self._mail, self._peers, self._compose_heartbeat, wall_clock)
+        self._exchange = exchange
+        self._heartbeats = Heartbeats(
+            _rhythm(timing),
+            directory,
+            self._mail,
+            self._peers,
+            self._compose_heartbeat,
+            wall_clock,
+            gate.admits,
+        )
         self._progress = Progress()
+        self._first_words: dict[PeerId, bytes] = {}
+        """The first heartbeat that was heard from each founder in round 1, as it was signed."""
+        self._recollection: Recollection | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Gets the exception that ended the driver, if one does; the node should wait for it."""
@@ -173,6 +214,17 @@ class RoundDriver:
         return self._loop.phase
 
     @property
+    def num_alive(self) -> int:
+        """Members of the roster that are heard from, this node included."""
+        now_s, timeout_s = self._clock(), self._loop.genesis.timing.heartbeat_timeout_s
+        return 1 + sum(info.is_alive(now_s, timeout_s) for peer, info in self.peers.items() if peer in self.roster)
+
+    @property
+    def provisional(self) -> Provisional | None:
+        """While this node hears from no quorum: how many it hears from, how many it needs, since when."""
+        return self._loop.provisional
+
+    @property
     def counters(self) -> ExchangeCounters | None:
         """Measured by the exchange that ran last."""
         return self._reduction.counters
@@ -184,13 +236,22 @@ class RoundDriver:
 
     def attestations(self, round_number: int) -> dict[PeerId, bytes]:
         """Signed `Attest` envelopes of a recent round; a quorum of them certifies its snapshot."""
-        return self._loop.attestations.envelopes(round_number)
+        return self._loop.agreement.attestations.envelopes(round_number)
 
     def set_progress(self, **changes: Any) -> None:
         """Change fields of `Progress`, which heartbeats carry; a change of phase is told at once."""
         before, self._progress = self._progress, replace(self._progress, **changes)
         if before.phase != self._progress.phase and self._tasks:
             self._heartbeats.say_now()
+
+    @property
+    def genesis(self) -> Genesis:
+        """The rules that the present round is held under, amendments applied."""
+        return self._loop.genesis
+
+    def amend(self, amendments: Iterable[Amendment]) -> None:
+        """Amendments of this node's operator: checked, kept, put in force and spread like those of others."""
+        self._loop.queue.put(Learned(tuple(amendments)))
 
     async def contribute(self, contribution: Contribution) -> Outcome:
         """Offer a contribution and wait until its round is decided or it is withdrawn.
@@ -215,6 +276,7 @@ class RoundDriver:
         Raises `VoteFileDamaged` if what was said in this round cannot be read back.
         """
         self._votes.open(self.round, is_member=self._mail.me in self.roster)
+        self._recollection = self._begin_recollection()
         await self._loop.begin()
         self._transport.on_message(self._on_message)
         for work in (self._loop.run(), self._tick(), self._heartbeats.beat(), self._heartbeats.discover()):
@@ -257,21 +319,66 @@ class RoundDriver:
 
     async def _tick(self) -> None:
         """Time passes for the machine. A long gap means that this process was suspended."""
-        timing = self._genesis.timing
         last_s = self._clock()
         while True:
+            timing = self._loop.genesis.timing
             await asyncio.sleep(timing.heartbeat_interval_s / _TICKS_PER_HEARTBEAT)
             slept_s, last_s = self._clock() - last_s, self._clock()
             if slept_s > timing.heartbeat_timeout_s:
                 self._loop.observe("node.woke", {"slept_s": slept_s})
                 self._loop.queue.put(Woke())
             self._loop.queue.put(Tick())
+            self._recollect()
+
+    # --- an empty disk in round 1 -------------------------------------------------------------------------------------
+
+    def _begin_recollection(self) -> Recollection | None:
+        if not self._votes.is_unsure:
+            return None
+        genesis = self._loop.genesis
+        return Recollection(
+            self._mail.me,
+            genesis.run_id,
+            self._book.rules.lineage,
+            quorum_of(genesis, self.roster, self.round),
+            self._mail.has_used,
+            began_s=self._clock(),
+            patience_s=genesis.timing.heartbeat_timeout_s,
+        )
+
+    def _recollect(self) -> None:
+        """Ask who has not answered yet; once it is clear, the round loop votes, or abstains."""
+        if self._recollection is None:
+            return
+        now_s, timeout_s = self._clock(), self._loop.genesis.timing.heartbeat_timeout_s
+        alive = {peer for peer, info in self.peers.items() if info.is_alive(now_s, timeout_s)}
+        verdict = self._recollection.verdict(alive, now_s)
+        if self.round > 1 or verdict is not Verdict.UNSURE:
+            self._recollection = None
+            self._loop.queue.put(Recollected(has_forgotten=verdict is Verdict.FORGOT))
+        elif unasked := self._recollection.unasked(alive):
+            self._mail.post(unasked, MemoryRequest(round=self.round))
+
+    def _on_memory(self, remote: PeerId, memory: Memory) -> None:
+        if self._recollection is not None and remote in self.roster:
+            self._recollection.note(remote, None if memory.envelope is None else bytes.fromhex(memory.envelope))
+            self._recollect()
+
+    def _tell_memory(self, remote: PeerId, round_number: int) -> None:
+        first = self._first_words.get(remote)
+        self._mail.post((remote,), Memory(round=round_number, envelope=None if first is None else first.hex()))
 
     # --- messages -----------------------------------------------------------------------------------------------------
 
     async def _on_message(self, remote: PeerId, raw: bytes) -> None:
         try:
             body = self._mail.open(remote, raw).body
+        except OtherLineage as error:
+            if error.is_newer:
+                self._loop.amending.ask(remote)
+            elif self._mail.lineage:
+                self._heartbeats.say_to(remote)  # then it asks
+            return
         except InvalidMessage as error:
             self._loop.reject(RemoteProtocolError(remote, "message", str(error)))
             return
@@ -282,17 +389,43 @@ class RoundDriver:
         if not self._peers.is_met(remote):
             self._heartbeats.say_to(remote)  # it may have started after our last one
         self._peers.heard(remote, heartbeat, self._clock(), self._wall_clock())
+        if heartbeat is not None:
+            self._loop.amending.hear(remote, heartbeat)
+            if self.round == 1 and remote in self.roster:
+                self._first_words.setdefault(remote, raw)
         match body:
+            case AmendmentsRequest():
+                self._loop.amending.answer(remote, body)
+            case Amendments():
+                self._learn(remote, body)
             case CommitRequest():
                 self._loop.send_commit(remote, body.round)
+            case MemoryRequest():
+                self._tell_memory(remote, body.round)
+            case Memory():
+                self._on_memory(remote, body)
             case Attest():
-                self._loop.attestations.add(remote, body, raw, self._replica.head_round)
-                self._loop.check_agreement()
+                self._loop.agreement.add(remote, body, raw)
             case _:
                 self._loop.queue.put_message(Received(remote, body, raw))
 
+    def _learn(self, remote: PeerId, message: Amendments) -> None:
+        try:
+            self._loop.queue.put(parsed(remote, message.amendments))
+        except RemoteProtocolError as error:
+            self._loop.reject(error)
+
+    def _obey(self, genesis: Genesis) -> None:
+        """The rules of the round that begins: every part of the driver goes by them from now on."""
+        self._transport.obey(genesis)
+        self._mail.obey(genesis)
+        self._heartbeats.rhythm = _rhythm(genesis.timing)
+        self._reduction.settings = self._exchange or _exchange_settings(genesis.timing)
+
     def _compose_heartbeat(self) -> Heartbeat:
-        return compose(self._facts, self._progress, self._replica, self.phase, self._wall_clock())
+        known, now_unix_s = self._book.num_amendments, self._wall_clock()
+        heartbeat = compose(self._facts, self._progress, self._replica, self.phase, known, now_unix_s, self.provisional)
+        return heartbeat.model_copy(update={"echoes": self._peers.echoes(self._clock())})
 
     def _note_unreachable(self, peer: PeerId, why: str) -> None:
         if self._peers.unreachable(peer, why):

@@ -7,20 +7,24 @@ begins. This is the only place that touches the machine's state.
 from __future__ import annotations
 
 import asyncio
+from collections import deque
 from collections.abc import Awaitable, Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any, TypeAlias, assert_never
 
 from . import round_machine as machine
+from .agreement import Agreement
 from .allowance import Allowances
-from .attestations import Attestations
+from .amending import Amending, Learned
+from .amendments import Amendment
 from .chunks import Contribution
+from .early import EarlyMessages
 from .event_queue import EventQueue
+from .grace import NUM_ROUNDS, Pace
 from .identity import PeerId
 from .lag import FAR_BEHIND_ROUNDS, Lag, Prove
 from .mail import Mail
 from .messages import (
-    Attest,
     Commit,
     CommitRequest,
     Heartbeat,
@@ -28,6 +32,7 @@ from .messages import (
     PlanMessage,
     Prepare,
     Proposal,
+    Provisional,
     Ready,
     Record,
     round_of,
@@ -35,13 +40,16 @@ from .messages import (
 from .outcomes import Aborted, Outcome, RoundEvent, committed
 from .oversight import Oversight
 from .peers import PeerTable
-from .receipts import statements_root
+from .recollection import Recollected
+from .recovery import Recovery, Sight
 from .reduction import Reduction
 from .replica import Replica
 from .round_machine import Action, Event, Phase, Received, RoundState, Rules
+from .rule_book import RuleBook
+from .seclusion import Seclusion
 from .signed_results import is_sealed, is_signed
-from .spec import Genesis
-from .transport import RemoteProtocolError
+from .spec import PROTOCOL_VERSION, Genesis
+from .transport import RemoteProtocolError, RulesDiffer
 from .votes import VoteStore
 
 _COMMITS_AT_ONCE = 16
@@ -49,6 +57,7 @@ _COMMITS_AT_ONCE = 16
 _REJECTIONS_AT_ONCE, _REJECTIONS_PER_S = 32, 0.1
 """Of one peer that are said and journalled; the rest is refused in silence."""
 _DISK_RETRY_S = 2.0
+_OUTDATED = "the run has gone on to a protocol that this version does not speak"
 
 Observer: TypeAlias = Callable[[RoundEvent], None]
 Sync: TypeAlias = Callable[[], Awaitable[None]]
@@ -71,44 +80,61 @@ class RoundLoop:
     def __init__(
         self,
         *,
-        genesis: Genesis,
+        book: RuleBook,
         replica: Replica,
         lease_samples: int,
         num_chunks: int,
         votes: VoteStore,
         mail: Mail,
+        recovery: Recovery,
         peers: PeerTable,
         observer: Observer,
         sync: Sync | None,
         prove: Prove | None,
         on_new_head: Callable[[], None],
+        on_rules: Callable[[Genesis], None],
+        on_rules_differ: Callable[[PeerId], None],
         clock: Callable[[], float],
     ) -> None:
-        self._genesis, self._replica, self._votes = genesis, replica, votes
+        self._book, self._replica, self._votes = book, replica, votes
+        self._genesis = genesis = book.rules.at(replica.head_round + 1)
         self._lease_samples, self._num_chunks = lease_samples, num_chunks
         self._mail, self._peers, self._observer, self._sync, self._clock = mail, peers, observer, sync, clock
-        self._on_new_head = on_new_head
-        self.queue: EventQueue[Event | Offer] = EventQueue(clock)
-        self._early: dict[tuple[PeerId, str], Received] = {}
-        """Messages for the round after the present one."""
+        self._on_new_head, self._on_rules, self._on_rules_differ = on_new_head, on_rules, on_rules_differ
+        self.queue: EventQueue[Event | Offer | Learned | Recollected] = EventQueue(clock)
+        self._early = EarlyMessages()
         self._state: RoundState | None = None
+        self._paces: deque[Pace] = deque(maxlen=NUM_ROUNDS)
         interval_s = genesis.timing.heartbeat_interval_s
         self._commits_to = Allowances(1 / interval_s, _COMMITS_AT_ONCE, clock)
         self._rejections = Allowances(_REJECTIONS_PER_S, _REJECTIONS_AT_ONCE, clock)
         self._lag = Lag(prove or self._believe, interval_s, clock)
+        self._seclusion = Seclusion(genesis.timing.quorum_timeout_s, self.observe)
         self._is_unwritable = False
         """The last attempt to write votes failed, which is said once."""
         self._background: set[asyncio.Task[None]] = set()
         self.pending: Offer | None = None
-        self.attestations = Attestations()
+        self.amending = Amending(book, mail, self.observe, interval_s, clock)
+        self._recovery = recovery
+        self.agreement = Agreement(genesis.run_id, replica, mail, peers, self.observe)
 
     @property
     def round(self) -> int:
         return self._replica.head_round + 1
 
     @property
+    def genesis(self) -> Genesis:
+        """The rules that this round is held under."""
+        return self._genesis
+
+    @property
     def phase(self) -> Phase:
         return Phase.TRAINING if self._state is None else self._state.phase
+
+    @property
+    def provisional(self) -> Provisional | None:
+        """How far from a quorum this node is, if it hears from none."""
+        return None if self._state is None else machine.provisional(self._state, self._clock())
 
     def observe(self, point: str, fields: dict[str, object]) -> None:
         """Tell the node what happened in the present round; of one peer's misconduct only so much."""
@@ -140,23 +166,41 @@ class RoundLoop:
             while self._mail.own:
                 await self._take(self._mail.own.popleft(), self._clock())
 
-    async def _take(self, event: Event | Offer, at_s: float) -> None:
+    async def _take(self, event: Event | Offer | Learned | Recollected, at_s: float) -> None:
         match event:
             case Offer():
                 await self._offer(event, at_s)
+            case Learned():
+                await self._learn(await self._with_our_signature(event))
+            case Recollected():
+                await self._recollect(event)
             case Received() if not isinstance(event.body, Heartbeat):
                 await self._route(event, at_s)
             case machine.Tick():
                 await self._advance(event, at_s)
+                self._seclusion.note(self.provisional)
                 await self._keep_up()
+                await self._recover()
             case _:
                 await self._advance(event, at_s)
+
+    async def _recollect(self, event: Recollected) -> None:
+        await asyncio.to_thread(self._votes.recollect, has_forgotten=event.has_forgotten)
+        if event.has_forgotten and self.round == 1:
+            self.observe("votes.abstaining", {})
+        elif self._state is not None and self.round == 1:
+            self._state = replace(self._state, rules=replace(self._state.rules, abstain=False))
 
     async def _offer(self, offer: Offer, at_s: float) -> None:
         contribution = offer.contribution
         if contribution.round != self.round:
             self.settle(self._missed(contribution))
             return
+        if self._state is None:
+            self.settle(Aborted(_OUTDATED))
+            return
+        if self._state.ready is not None:
+            return  # offered already, when the round was begun anew
         ready = Ready(
             round=self.round,
             parent=self._replica.standing.record_id,
@@ -173,7 +217,7 @@ class RoundLoop:
         commits = self._replica.commits(contribution.round, 1)
         if not commits:
             return Aborted(f"round {contribution.round} is not the present one, {self.round}")
-        return committed(commits[0], self._replica.state_hash, self._mail.me, contribution.commitment)
+        return committed(commits[0], self._replica.state_hash, self._mail.me)
 
     async def _route(self, event: Received, at_s: float) -> None:
         """Messages of this round go to the machine, those of the next wait, those of past ones get the commit."""
@@ -187,11 +231,13 @@ class RoundLoop:
         elif isinstance(event.body, Commit):
             self._mail.post((event.sender,), CommitRequest(fragment=0, round=self.round))
         elif number == self.round + 1 and event.sender in self._peers.all:
-            self._early[event.sender, event.body.kind] = event
+            self._early.keep(event)
 
     async def _keep_up(self) -> None:
         """Get a snapshot when the results that lead up to the others are not kept any more, or our state is damaged."""
-        if self._sync is not None and self._lag.may_ask and (self._is_far_behind() or self._disagrees()):
+        if self._state is None:
+            return
+        if self._sync is not None and self._lag.may_ask and (self._is_far_behind() or self.agreement.is_broken):
             await self._resync(self._sync)
 
     def _is_far_behind(self) -> bool:
@@ -223,15 +269,117 @@ class RoundLoop:
             self._on_new_head()
         return is_fruitful
 
+    # --- the rules ----------------------------------------------------------------------------------------------------
+
+    async def _learn(self, learned: Learned) -> None:
+        """Put new amendments in force: for this round at once, or it might never end."""
+        if (rules := await self.amending.learn(learned)) is None:
+            return
+        before = self._book.rules
+        self._book.take(rules)
+        if rules.lineage != before.lineage:
+            await self._change_lineage()
+        elif rules.at(self.round).rules_id != before.at(self.round).rules_id:
+            await self._begin_anew()
+        self._on_new_head()
+
+    def _sight(self, state: RoundState) -> Sight:
+        now_s, genesis = self._clock(), self._genesis
+        live = machine.live_roster(state, now_s)
+        ahead = self._peers.ahead(self._replica.head_round)
+        alive = [peer for peer in ahead if self._peers.all[peer].is_alive(now_s, genesis.timing.heartbeat_timeout_s)]
+        return Sight(
+            rules=self._book.rules,
+            standing=self._replica.standing,
+            state_hash=self._replica.state_hash,
+            live=live,
+            has_quorum=state.rules.quorum.reached(set(live)),
+            is_level=not alive,
+        )
+
+    async def _recover(self) -> None:
+        """A quorum that is lost for good: do what the run has delegated to us for that case."""
+        if self._state is None:
+            return
+        sight = self._sight(self._state)
+        if not self._recovery.is_lost(self._genesis, has_quorum=sight.has_quorum):
+            return
+        if self._recovery.is_my_turn(self._genesis, sight.live):
+            await self._sign_reset(lambda: self._recovery.propose(sight))
+
+    async def _with_our_signature(self, learned: Learned) -> Learned:
+        """A reset that lacks signatures is no amendment yet: a delegate that agrees adds its own."""
+        newest, state = (learned.amendments or (None,))[-1], self._state
+        if newest is None or state is None or not self.amending.lacks_signatures(newest):
+            return learned
+        sight = self._sight(state)
+        if self._recovery.is_lost(self._genesis, has_quorum=sight.has_quorum):
+            await self._sign_reset(lambda: self._recovery.cosign(newest, sight))
+        return Learned(learned.amendments[:-1], learned.sender)
+
+    async def _sign_reset(self, sign: Callable[[], Amendment | None]) -> None:
+        """Enough signatures: it holds. Else the other delegates are asked for theirs."""
+        try:
+            amendment = await asyncio.to_thread(sign)
+        except OSError as error:
+            self.observe("amendment.unwritable", {"why": error.strerror or str(error)})
+            return
+        if amendment is not None and not self.amending.lacks_signatures(amendment):
+            await self._learn(Learned((amendment,)))
+        elif amendment is not None:
+            self.amending.send(amendment, self._genesis.recovery.delegates)
+
+    async def _begin_anew(self) -> None:
+        """The same round under other rules, as after a restart: what was promised and voted on holds."""
+        self._cancel_attempt()
+        await self.begin()
+        if self.pending is not None and self._state is not None:
+            await self._offer(self.pending, self._clock())
+
+    async def _change_lineage(self) -> None:
+        """Leave the present lineage. Nothing that was said in it counts in the new one."""
+        lineage = self._book.rules.lineage
+        self._cancel_attempt()
+        self.settle(Aborted(f"the run goes on in lineage {lineage}"))
+        self._early = EarlyMessages()
+        self.queue.drop_messages()
+        self._peers.forget_heartbeats()
+        self.agreement.forget()
+        self._mail.begin_lineage(lineage)
+        self._votes.begin_lineage(lineage)
+        await self._replica.begin_lineage()
+        self.observe("lineage.begun", {"lineage": lineage, "round": self._replica.head_round})
+        await self.begin()
+
+    def _cancel_attempt(self) -> None:
+        if self._state is not None and self._state.attempt is not None:
+            self.reduction.cancel(self._state.attempt.plan_id)
+
+    def _obey(self, number: int) -> bool:
+        """Go by the rules of a round; whether this node speaks the protocol that they require."""
+        genesis = self._book.rules.at(number)
+        if genesis.rules_id != self._genesis.rules_id:
+            self.observe("rules.in_force", {"rules": genesis})
+        self._genesis = genesis
+        self._on_rules(genesis)
+        required = genesis.control.required_protocol
+        if required > PROTOCOL_VERSION:
+            self.observe("rules.outdated", {"wanted": required, "found": PROTOCOL_VERSION})
+        return required <= PROTOCOL_VERSION
+
     # --- the machine --------------------------------------------------------------------------------------------------
 
     async def begin(self) -> None:
         """Begin (or, after a restart, go on with) the round after the replica's head."""
         number, standing = self.round, self._replica.standing
+        if not self._obey(number):
+            self._state = None  # this round is not for us: whatever is said in it is not understood
+            self.settle(Aborted(_OUTDATED))
+            return
         for peer in standing.roster:
             self._peers.add(peer)
         abstain = await asyncio.to_thread(self._votes.forgot, number)
-        if abstain:
+        if abstain and not self._votes.is_unsure:
             self.observe("votes.abstaining", {})
         self.oversight.begin(self._genesis, standing)
         rules = Rules(
@@ -242,6 +390,8 @@ class RoundLoop:
             lease_samples=self._lease_samples,
             num_chunks=self._num_chunks,
             abstain=abstain,
+            alternatives=tuple(self._book.rules.possible(number))[1:],
+            recent=tuple(self._paces),
             proven=self.oversight.proven,
             is_signed=is_signed,
             is_sealed=is_sealed,
@@ -254,8 +404,7 @@ class RoundLoop:
         for commit in self._replica.commits(number, 1):
             # The chain is ahead of the state: a crash, or a state restored from an older checkpoint. It is decided.
             self.queue.put(Received(self._mail.me, commit, b""))
-        early, self._early = self._early, {}
-        for event in early.values():
+        for event in self._early.take_all():
             self.queue.put(event)
 
     async def _advance(self, event: Event, at_s: float) -> None:
@@ -263,6 +412,9 @@ class RoundLoop:
             return
         try:
             state, actions = machine.advance(self._state, event, at_s)
+        except RulesDiffer as error:
+            self._on_rules_differ(error.peer)
+            return
         except RemoteProtocolError as error:
             self.reject(error)
             return
@@ -285,6 +437,8 @@ class RoundLoop:
         acceptors = [action.acceptor for action in actions if isinstance(action, machine.Persist)]
         if not acceptors:
             return True
+        if not self.reduction.vouches(self._state and self._state.acceptor.accepted, acceptors[-1].accepted):
+            return False
         try:
             await asyncio.to_thread(self._votes.save, self.round, acceptors[-1])
         except OSError as error:
@@ -319,6 +473,8 @@ class RoundLoop:
     async def _apply(self, commit: Commit) -> None:
         """Get the decided bytes, take the outer step, tell everybody our state hash, begin the next round."""
         self.observe("round.committed", {"commit": commit})
+        if self._state is not None and (pace := machine.pace_of(self._state)) is not None:
+            self._paces.append(pace)
         mean = None
         while mean is None:
             mean = await self._obtain(commit.record)
@@ -331,11 +487,11 @@ class RoundLoop:
         self.reduction.decided(commit.record)
         self._votes.prune(number)
         contribution = self.pending.contribution if self.pending else None
-        outcome = committed(commit, state_hash, self._mail.me, contribution.commitment if contribution else None)
+        outcome = committed(commit, state_hash, self._mail.me)
         self._observer(RoundEvent("round.applied", number, {"outcome": outcome}))
         if contribution is not None and contribution.round <= number:
             self.settle(outcome)
-        self._attest(commit, state_hash)
+        self.agreement.attest(commit, state_hash)
         await self.begin()
         self._on_new_head()
 
@@ -358,31 +514,7 @@ class RoundLoop:
         finally:
             obtaining.cancel()
 
-    # --- agreement and journal ----------------------------------------------------------------------------------------
-
-    def _attest(self, commit: Commit, state_hash: str) -> None:
-        attest = Attest(
-            round=self._replica.head_round,
-            record=commit.record.content_id(),
-            state_hash=state_hash,
-            receipts=statements_root(self._genesis.run_id, commit),
-        )
-        raw = self._mail.post(self._peers.others(), attest)
-        self.attestations.add(self._mail.me, attest, raw, self._replica.head_round)
-        self.check_agreement()
-
-    def check_agreement(self) -> None:
-        """Say if most of the roster has another state than ours; the next tick does something about it."""
-        if self._disagrees():
-            self.observe("state.disagrees", {"ours": self._replica.state_hash, "theirs": self._majority()})
-
-    def _disagrees(self) -> bool:
-        return self._majority() not in (None, self._replica.state_hash)
-
-    def _majority(self) -> str | None:
-        """S4: the state hash that most of the roster has after our head."""
-        standing = self._replica.standing
-        return self.attestations.majority(standing.round, standing.record_id, standing.roster)
+    # --- journal ------------------------------------------------------------------------------------------------------
 
     def _mark(self, message: Message) -> None:
         """Journal points of messages, said when the message has left."""

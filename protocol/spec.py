@@ -101,8 +101,11 @@ class MembershipConfig(Frozen):
     fault_tolerance: Annotated[int, Field(ge=0, le=340)] | None = None
     """Misbehaving members that a certificate must survive; default a fifth of the roster, 0 = crashes only."""
     accept_sybil_risk: bool = False
+    """Strangers may fill an open run's roster, and then decide everything."""
+    witnesses: Annotated[tuple[Peer, ...], Field(max_length=64)] = ()
+    """Members of the first roster, more than half of whom must sign every commit, whoever else is in the roster."""
 
-    @field_validator("roster", "allowed")
+    @field_validator("roster", "allowed", "witnesses")
     @classmethod
     def _peers(cls, peers: tuple[PeerId, ...]) -> tuple[PeerId, ...]:
         for peer in peers:
@@ -113,8 +116,13 @@ class MembershipConfig(Frozen):
 
     @model_validator(mode="after")
     def _sybil(self) -> Self:
-        if self.mode == "open" and not self.accept_sybil_risk:
-            raise ValueError('membership.mode = "open" needs membership.accept_sybil_risk = true, or use mode "listed"')
+        if self.mode == "open" and not (self.accept_sybil_risk or self.witnesses):
+            raise ValueError(
+                'membership.mode = "open" needs membership.witnesses, or membership.accept_sybil_risk = true, '
+                'or use mode "listed"'
+            )
+        if not set(self.witnesses) <= set(self.roster):
+            raise ValueError("membership.witnesses must be in membership.roster")
         return self
 
     def admits(self, peer: PeerId) -> bool:
@@ -137,12 +145,50 @@ class TrustConfig(Frozen):
     """Chunks of other owners' means that each member recomputes per round, chosen in private. 0: none."""
 
 
+class RecoveryConfig(Frozen):
+    """Who may begin a new lineage without the operators, once a quorum is lost for ``timing.quorum_timeout_s``."""
+
+    delegates: Annotated[tuple[Peer, ...], Field(max_length=16)] = ()
+    """Nodes that sign a reset by themselves. None: only operators do, by hand."""
+    threshold: Annotated[int, Field(ge=1, le=16)] = 1
+    """How many of them must sign: more than half, so that delegates cut off from each other cannot sign two resets."""
+
+    @model_validator(mode="after")
+    def _can_be_reached(self) -> Self:
+        number = len(set(self.delegates))
+        if self.delegates and not number / 2 < self.threshold <= number:
+            raise ValueError(f"recovery.threshold ({self.threshold}) must be more than half of {number} delegates")
+        return self
+
+
+class ArchiveConfig(Frozen):
+    """Who keeps old states, so that a rollback finds one and the run survives everybody else's leaving."""
+
+    peers: Annotated[tuple[Peer, ...], Field(max_length=16)] = ()
+    every_rounds: Annotated[int, Field(ge=1, le=2**20)] = 10
+    """They keep the state after every so many rounds."""
+    num_states: Annotated[int, Field(ge=1, le=1024)] = 8
+    """The newest so many of them."""
+
+
+class ControlConfig(Frozen):
+    """What operators have ordered since the start, by amendments. A spec leaves it out."""
+
+    paused: bool = False
+    """No round is planned."""
+    banned: Annotated[tuple[Peer, ...], Field(max_length=4096)] = ()
+    required_protocol: Annotated[int, Field(ge=1, le=1 << 16)] = PROTOCOL_VERSION
+    """A node that does not speak it takes no part."""
+
+
 class LimitsConfig(Frozen):
     """Bounds on what a peer declares of itself."""
 
     max_tokens_per_round: Annotated[int, Field(ge=1, le=2**53)] = 2**40
     """A contribution's weight is clamped to this."""
     max_peers: Annotated[int, Field(ge=1, le=1024)] = 128
+    served_bytes_per_s: Annotated[float, Field(ge=65_536, le=1e12)] = 64 * 2**20
+    """Results, commits and state that a node gives to one peer, over any longer time."""
 
 
 class StopConfig(Frozen):
@@ -162,6 +208,8 @@ class Genesis(Frozen):
     """State hash of round 0; every node recomputes it from ``model`` and refuses to start on another."""
     operators: Annotated[tuple[Peer, ...], Field(min_length=1, max_length=16)]
     """Peer ids (hence public keys) that may sign this spec."""
+    operator_threshold: Annotated[int, Field(ge=1, le=16)] = 1
+    """Signatures of operators that an amendment needs."""
     model: Table
     data: Table = Field(default_factory=dict)
     inner: Table = Field(default_factory=dict)
@@ -172,6 +220,9 @@ class Genesis(Frozen):
     trust: TrustConfig = TrustConfig()
     limits: LimitsConfig = LimitsConfig()
     stop: StopConfig = StopConfig()
+    recovery: RecoveryConfig = RecoveryConfig()
+    archive: ArchiveConfig = ArchiveConfig()
+    control: ControlConfig = ControlConfig()
     _run_id: str | None = PrivateAttr(default=None)
 
     @cached_property
@@ -189,6 +240,10 @@ class Genesis(Frozen):
         amended = type(self).model_validate_json(canonical_json({**self.model_dump(mode="json"), **changes}))
         amended._run_id = self.run_id
         return amended
+
+    def admits(self, peer: PeerId) -> bool:
+        """Whether ``peer`` may ever enter a roster."""
+        return self.membership.admits(peer) and peer not in self.control.banned
 
     @classmethod
     def parse(cls, text: str, source: str = "run spec") -> Self:

@@ -49,3 +49,16 @@ class Standing:
     def counts_from(self) -> Mapping[PeerId, int]:
         """Round from which each newcomer's contribution counts."""
         return {newcomer.peer: newcomer.counts_from for newcomer in self.newcomers}
+
+
+def newcomers_after(standing: Standing, next_roster: tuple[PeerId, ...], num_rounds: int) -> tuple[Newcomer, ...]:
+    """Who of ``next_roster`` weighs nothing yet in the round after next: new members, for ``num_rounds`` rounds each.
+
+    A peer that comes back is new again. Where nobody would count, everybody does, or no round could be held.
+    """
+    following = standing.round + 2
+    added = {peer: following + num_rounds for peer in next_roster if peer not in standing.roster}
+    counts_from = {peer: added.get(peer, standing.counts_from.get(peer, 0)) for peer in next_roster}
+    if all(number > following for number in counts_from.values()):
+        return ()
+    return tuple(Newcomer(peer=peer, counts_from=n) for peer, n in counts_from.items() if n > following)

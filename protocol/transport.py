@@ -50,6 +50,10 @@ class RemoteProtocolError(Exception):
         self.detail = detail
 
 
+class RulesDiffer(RemoteProtocolError):
+    """A peer goes by other rules of the run than we do: one of us has missed an amendment. Nobody's misconduct."""
+
+
 class ByteStream(Protocol):
     """A bidirectional stream of length-framed messages to one authenticated peer.
 
@@ -80,9 +84,12 @@ MessageHandler: TypeAlias = Callable[[PeerId, bytes], Awaitable[None]]
 StreamHandler: TypeAlias = Callable[[ByteStream], Awaitable[None]]
 
 
+MAX_COUNTED_PEERS = 4096
+
+
 @dataclass
 class Traffic:
-    """Bytes counted at the socket, control messages and framing included."""
+    """Bytes counted at the socket, control messages and framing included; by peer for the first `MAX_COUNTED_PEERS`."""
 
     sent_bytes: int = 0
     received_bytes: int = 0
@@ -91,11 +98,16 @@ class Traffic:
 
     def count_sent(self, peer: PeerId, num_bytes: int) -> None:
         self.sent_bytes += num_bytes
-        self.sent_to[peer] = self.sent_to.get(peer, 0) + num_bytes
+        _count(self.sent_to, peer, num_bytes)
 
     def count_received(self, peer: PeerId, num_bytes: int) -> None:
         self.received_bytes += num_bytes
-        self.received_from[peer] = self.received_from.get(peer, 0) + num_bytes
+        _count(self.received_from, peer, num_bytes)
+
+
+def _count(table: dict[PeerId, int], peer: PeerId, num_bytes: int) -> None:
+    if peer in table or len(table) < MAX_COUNTED_PEERS:  # identities are free: strangers must not fill memory
+        table[peer] = table.get(peer, 0) + num_bytes
 
 
 class Transport(Protocol):
@@ -132,6 +144,10 @@ class Directory(Protocol):
 
     async def publish(self, record: bytes, expires_unix_s: float) -> None:
         """Store this node's signed record under its own peer id. Best effort."""
+        ...
+
+    def admit(self, admits: Callable[[PeerId], bool]) -> None:
+        """From now on keep records of these peers only: others must not take the places of the run's own."""
         ...
 
     async def records(self) -> list[bytes]:

@@ -8,7 +8,8 @@ can break the whole run, so whoever may have forgotten one abstains (`VoteStore.
 - in a round before the newest one of which there is a file, if its own is missing: this member has moved past the round
   (its state is older than its votes now), so the round is decided and can only be learnt;
 - with a folder without any file, as a newcomer's or after a lost disk, in the one round in which a member of the roster
-  may have spoken before.
+  may have spoken before. In round 1, where every founder's folder is empty, until the others have been asked
+  (`recollection`).
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from collections.abc import Iterable
 from pathlib import Path
 from typing import Any
 
@@ -38,15 +40,38 @@ class VoteFileDamaged(RuntimeError):
         self.path = path
 
 
+def abstained_at_open(next_round: int, *, is_member: bool) -> int | None:
+    """The round in which a node must not vote that begins with an empty folder; None if it can have forgotten nothing.
+
+    ``is_member``: the roster of ``next_round`` names it already. Past round 1 it has then lost its memory.
+    """
+    return next_round if is_member and next_round > 1 else None
+
+
+def is_forgotten(round_number: int, rounds_on_disk: Iterable[int], abstained_round: int | None) -> bool:
+    """Whether a node may have said something in a round that its disk does not hold any more.
+
+    ``rounds_on_disk``: those with promises or votes. Who has moved past a round has only its outcome to learn.
+    """
+    known = set(rounds_on_disk)
+    return round_number == abstained_round or (round_number not in known and any(n > round_number for n in known))
+
+
 class VoteStore:
     """The acceptor states of one node in a folder of its own. Blocking: call it off the event loop."""
 
     def __init__(self, folder: Path, lineage: int, fragment: int = 0) -> None:
-        self._folder = folder
-        self._prefix = f"{lineage}-{fragment}-"
+        self._folder, self._fragment = folder, fragment
+        self.begin_lineage(lineage)
         folder.mkdir(parents=True, exist_ok=True)
         self._is_damaged = False
+        self.is_unsure = False
+        """Whether a founder in round 1 may have spoken in an earlier life: it abstains until `recollect`."""
         self._abstained_round = self._read_abstained()
+
+    def begin_lineage(self, lineage: int) -> None:
+        """What was said in another lineage binds nobody in this one."""
+        self._prefix = f"{lineage}-{self._fragment}-"
 
     @property
     def is_new(self) -> bool:
@@ -61,16 +86,26 @@ class VoteStore:
         """
         if not self.is_new and not self._is_damaged:
             return
-        if is_member and next_round > 1:
-            self._abstained_round = next_round
-        self._write(self._folder / _OPENED, {"abstained_round": self._abstained_round})
+        forgotten = abstained_at_open(next_round, is_member=is_member)
+        self._abstained_round = self._abstained_round if forgotten is None else forgotten
+        self.is_unsure = is_member and next_round == 1
+        self._write_opened()
+
+    def recollect(self, *, has_forgotten: bool) -> None:
+        """The others have answered: abstain in round 1, or vote. Durable, like everything here."""
+        self.is_unsure = False
+        if has_forgotten:
+            self._abstained_round = 1
+        self._write_opened()
+
+    def _write_opened(self) -> None:
+        content = {"abstained_round": self._abstained_round, "is_unsure": self.is_unsure}
+        self._write(self._folder / _OPENED, content)
 
     def forgot(self, round_number: int) -> bool:
         """Whether this node must not vote in the round."""
-        if round_number == self._abstained_round:
+        if is_forgotten(round_number, self._rounds(), self._abstained_round) or (self.is_unsure and round_number == 1):
             return True
-        if not self._path(round_number).exists():
-            return any(number > round_number for number in self._rounds())
         try:
             self.load(round_number)
         except VoteFileDamaged:
@@ -116,7 +151,8 @@ class VoteStore:
     def _read_abstained(self) -> int | None:
         path = self._folder / _OPENED
         try:
-            number = _read(path).get("abstained_round") if path.exists() else None
+            content = _read(path) if path.exists() else {}
+            number, self.is_unsure = content.get("abstained_round"), content.get("is_unsure") is True
         except (VoteFileDamaged, AttributeError):
             self._is_damaged = True  # `open` then abstains, as with a lost folder
             return None

@@ -149,7 +149,7 @@ class CheckpointStore:
             manifest = json.loads(path.read_text())
             if not isinstance(manifest, dict) or not manifest.keys() >= {"bytes", "blake3", "state"}:
                 raise ValueError("fields are missing")
-        except (OSError, ValueError) as error:
+        except (OSError, ValueError, RecursionError) as error:
             raise CheckpointError(f"manifest {path} cannot be read: {error}; {_NEXT_STEP}") from error
         return manifest
 
@@ -226,7 +226,7 @@ def _verify(path: Path, manifest: dict[str, Any]) -> None:
         num_bytes = path.stat().st_size
         if num_bytes != manifest["bytes"]:
             raise CheckpointError(
-                f"checkpoint {path} has {num_bytes} bytes instead of {manifest['bytes']}; {_NEXT_STEP}"
+                f"checkpoint {path} has {num_bytes} bytes instead of {str(manifest['bytes'])[:20]}; {_NEXT_STEP}"
             )
         if _digest(path) != manifest["blake3"]:
             raise CheckpointError(

@@ -98,14 +98,19 @@ class InnerConfig(_Frozen):
     batch_size: int = Field(default=8, gt=0)
     """Samples of one step."""
     num_steps: int = Field(default=50, gt=0)
-    """H: inner steps of a round."""
+    """H: inner steps of a round, of a peer of average speed."""
+    adaptive_steps: bool = True
+    """Whether a peer's steps follow its measured speed, so that slow and fast peers finish together."""
     max_steps: int | None = Field(default=None, gt=0)
-    """Steps that a round's lease allows, for rounds that must be tried again; None: twice `num_steps`."""
+    """Steps that a round's lease allows, for fast peers and for rounds that must be tried again.
+
+    None: four times `num_steps`, which holds a peer four times as fast as the average; twice without `adaptive_steps`.
+    """
 
     @property
     def lease_steps(self) -> int:
         """`max_steps` with its default."""
-        return self.max_steps or 2 * self.num_steps
+        return self.max_steps or (4 if self.adaptive_steps else 2) * self.num_steps
 
     @property
     def lease_samples(self) -> int:
@@ -146,5 +151,5 @@ class TrainerSpec(_Frozen):
     """Threads of one inner step on a CPU; with 1 a run is reproducible bit for bit."""
     device: str = "auto"
     """``auto`` (a GPU if there is one), ``cpu`` or a torch device name."""
-    nan_round: int = Field(default=0, ge=0)
-    """Fault injection: the first contribution to this round gets a NaN; 0: never."""
+    nan_round: int = Field(default=0, ge=-1)
+    """Fault injection: the first contribution to this round gets a NaN; 0: never; -1: every contribution."""

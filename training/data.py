@@ -41,6 +41,10 @@ class Lease:
     first: int
     count: int
 
+    def num_batches(self, batch_size: int) -> int:
+        """Whole batches that it holds."""
+        return self.count // batch_size
+
     def batch(self, step: int, batch_size: int) -> range | None:
         """Indices of the ``step``-th batch (from 0), None once the lease is used up."""
         start = step * batch_size

@@ -59,6 +59,8 @@ class InnerLoop:
         self.layout = FlatLayout.of(config.model)
         self.num_steps_done = 0
         """Optimizer steps since the optimizer's state was last reset; drives warm-up and schedule."""
+        self._inner = config.inner
+        """As it is in force now; see `use_lr`."""
         self._flat = torch.zeros(self.layout.num_elements, device=self.device)
         self._gradient = torch.zeros_like(self._flat)
         self._model = build_model(config.model, self.layout, self._flat, self._gradient, parts or Parts())
@@ -71,13 +73,18 @@ class InnerLoop:
         """One inner step. A gradient that is not finite changes nothing and counts no tokens."""
         loss = self._backward(tokens)
         norm = self._clip()
-        lr = learning_rate(self.config.inner, self.num_steps_done)
+        lr = learning_rate(self._inner, self.num_steps_done)
         if not math.isfinite(norm):
             return StepResult(loss, norm, lr, 0)
         set_learning_rate(self._optimizer, lr)
         self._optimizer.step()
         self.num_steps_done += 1
         return StepResult(loss, norm, lr, tokens.shape[0] * (tokens.shape[1] - 1))
+
+    def use_lr(self, lr: float | None) -> None:
+        """Take ``lr`` for the run spec's inner learning rate from now on (None: the spec's own); warm-up and schedule
+        are relative to it."""
+        self._inner = self.config.inner if lr is None else self.config.inner.model_copy(update={"lr": lr})
 
     def load(
         self,

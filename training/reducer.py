@@ -42,6 +42,10 @@ class Start(_Message):
     """False only if the round before committed without this node: its unsent work then becomes a carry."""
     reset_optimizer: bool = False
     """After a state sync: forget the inner optimizer's state and warm up."""
+    inner_lr: float | None = None
+    """Learning rate of this round's inner steps, before warm-up and schedule. None: the run spec's."""
+    num_steps: int | None = None
+    """Inner steps until the contribution; None: the run's `InnerConfig.num_steps`."""
 
 
 class Committed(_Message):
@@ -54,6 +58,10 @@ class Committed(_Message):
     generation: int
     lease: Lease
     """Of the next round."""
+    inner_lr: float | None = None
+    """Of the next round; see `Start`."""
+    num_steps: int | None = None
+    """Of the next round, as in `Start`."""
 
 
 class Aborted(_Message):
@@ -128,6 +136,8 @@ class Ready(_Message):
     num_steps: int
     loss: float
     """Mean training loss over the contribution's steps, nats per token."""
+    tokens_per_s: float = 0.0
+    """Measured over this round's steps; 0: not measured."""
 
 
 class Evaluation(_Message):
@@ -183,6 +193,8 @@ class PseudoGradient:
     num_tokens: int
     num_steps: int
     loss: float
+    tokens_per_s: float = 0.0
+    """Of this round's own steps, waiting left out."""
 
 
 class Reducer(Protocol):

@@ -10,11 +10,12 @@ from __future__ import annotations
 import math
 import time
 from collections.abc import Callable, Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import TYPE_CHECKING, Any
 
 import numpy as np
 
+from ..kernels.carry import carry_after
 from ..kernels.codec import NonFiniteError
 from .checkpoint import CheckpointStore, SaveFailed
 from .data import Lease
@@ -66,23 +67,29 @@ class Work:
     num_steps: int = 0
     num_tokens: int = 0
     loss_sum: float = 0.0
+    spent_s: float = 0.0
+    """Time of the steps that the pseudo-gradient holds; waiting for others is not in it."""
+
+    @property
+    def tokens_per_s(self) -> float:
+        """Speed over this round; 0 before the first step."""
+        return self.num_tokens / self.spent_s if self.spent_s > 0 else 0.0
 
     @property
     def loss(self) -> float:
         """Mean training loss so far, nats per token; 0 before the first step."""
         return self.loss_sum / self.num_steps if self.num_steps else 0.0
 
-    def after(self, step: StepResult) -> Work:
+    def after(self, step: StepResult, elapsed_s: float) -> Work:
         """With one more batch used; it counts only if the step was taken."""
         taken = 1 if step.num_tokens else 0
-        return Work(
-            self.round,
-            self.generation,
-            self.lease,
-            self.lease_step + 1,
-            self.num_steps + taken,
-            self.num_tokens + step.num_tokens,
-            self.loss_sum + (step.loss if taken else 0.0),
+        return replace(
+            self,
+            lease_step=self.lease_step + 1,
+            num_steps=self.num_steps + taken,
+            num_tokens=self.num_tokens + step.num_tokens,
+            loss_sum=self.loss_sum + (step.loss if taken else 0.0),
+            spent_s=self.spent_s + elapsed_s,
         )
 
     def from_anchor(self) -> Work:
@@ -130,6 +137,8 @@ class Session:
         self._work: Work | None = None
         self._anchor = np.zeros(loop.layout.num_elements, np.float32)
         self._carry: Carry | None = None
+        self._round_steps = self._inner.num_steps
+        """Steps between two contributions in this round."""
         self._target_step = 0
         self._is_handed_over = False
         """Whether the reducer has our contribution and its outcome is awaited; the buffer must not change then."""
@@ -171,8 +180,10 @@ class Session:
     def _handle(self, event: Event) -> None:
         match event:
             case Start():
+                self.loop.use_lr(event.inner_lr)
                 self._start(event)
             case Committed():
+                self.loop.use_lr(event.inner_lr)
                 self._committed(event)
             case Aborted():
                 self._aborted(event)
@@ -188,8 +199,9 @@ class Session:
     def _step(self, work: Work, indices: range) -> None:
         started_at = self._clock()
         step = self.loop.step(self.loop.data.batch(indices))
-        self._work = work.after(step)
-        self._measure_speed(step.num_tokens, self._clock() - started_at)
+        elapsed_s = self._clock() - started_at
+        self._work = work.after(step, elapsed_s)
+        self._measure_speed(step.num_tokens, elapsed_s)
         self._report_progress(self._work, step)
         if self._clock() - self._saved_at >= self._save_interval_s:
             self._save()
@@ -198,7 +210,9 @@ class Session:
         delta = self.loop.pseudo_gradient(self._anchor)
         num_tokens = merge(delta, work.num_tokens, self._carry)
         try:
-            event = self.reducer.reduce(PseudoGradient(work.round, delta, num_tokens, work.num_steps, work.loss))
+            event = self.reducer.reduce(
+                PseudoGradient(work.round, delta, num_tokens, work.num_steps, work.loss, work.tokens_per_s)
+            )
         except NonFiniteError as error:
             self._withhold(work, error)
             return None
@@ -219,7 +233,7 @@ class Session:
         self._carry = None
         if event.reset_optimizer:
             self.loop.reset_optimizer()
-        if self._begin(event.round, event.generation, event.lease) and restored is not None:
+        if self._begin(event.round, event.generation, event.lease, event.num_steps) and restored is not None:
             self._resume(restored, event)
 
     def _resume(self, checkpoint: Checkpoint, event: Start) -> None:
@@ -239,7 +253,7 @@ class Session:
         state, tensors = checkpoint.state, checkpoint.tensors
         self.loop.load(tensors["parameters"])
         position = (state["lease_step"], state["num_steps"], state["num_tokens"], state["loss_sum"])
-        self._work = Work(event.round, event.generation, event.lease, *position)
+        self._work = Work(event.round, event.generation, event.lease, *position, state.get("spent_s", 0.0))
         self._target_step = state["target_step"]
         if state["carry_tokens"]:
             self._carry = Carry(tensors["carry"], state["carry_tokens"])
@@ -247,9 +261,11 @@ class Session:
     def _committed(self, event: Committed) -> None:
         work = self._work
         self._carry = None
-        if work is not None and not event.counted and event.round == work.round and work.num_tokens:
-            self._keep(on_host(self.loop.pseudo_gradient(self._anchor)), work.num_tokens)
-        self._begin(event.round + 1, event.generation, event.lease)
+        is_of_round = work is not None and event.round == work.round and work.num_tokens > 0
+        missed = carry_after(work if is_of_round else None, counted=event.counted)
+        if missed is not None:
+            self._keep(on_host(self.loop.pseudo_gradient(self._anchor)), missed.num_tokens)
+        self._begin(event.round + 1, event.generation, event.lease, event.num_steps)
 
     def _keep(self, delta: NDArray[np.float32], num_tokens: int) -> None:
         """Make the carry, unless it has a NaN, which is then said and lost."""
@@ -259,12 +275,11 @@ class Session:
     def _aborted(self, event: Aborted) -> None:
         if self._work is None:
             return
-        position = (self._work.lease_step, self._work.num_steps, self._work.num_tokens, self._work.loss_sum)
-        self._work = Work(self._work.round, event.generation, self._work.lease, *position)
-        if self._work.lease_step >= self._target_step:
+        self._work = replace(self._work, generation=event.generation)
+        if self._is_handed_over or self._work.lease_step >= self._target_step:
             self._aim(self._work)
 
-    def _begin(self, round_: int, generation: int, lease: Lease) -> bool:
+    def _begin(self, round_: int, generation: int, lease: Lease, num_steps: int | None) -> bool:
         """Stand at the anchor before ``round_``. False, and idle until the next event, if it is already replaced."""
         try:
             self.reducer.load_anchor(round_ - 1, self._anchor)
@@ -273,12 +288,13 @@ class Session:
             return False
         self.loop.load(self._anchor)
         self._work = Work(round_, generation, lease)
+        self._round_steps = num_steps or self._inner.num_steps
         self._aim(self._work)
         return True
 
     def _aim(self, work: Work) -> None:
-        """Contribute after H more batches, or where the lease ends."""
-        self._target_step = min(work.lease_step + self._inner.num_steps, self._inner.lease_steps)
+        """Contribute after the round's number of further batches, or where the lease ends."""
+        self._target_step = min(work.lease_step + self._round_steps, work.lease.num_batches(self._inner.batch_size))
         self._is_handed_over = False
 
     def _evaluate(self) -> None:
@@ -312,6 +328,7 @@ class Session:
             "num_steps": work.num_steps,
             "num_tokens": work.num_tokens,
             "loss_sum": work.loss_sum,
+            "spent_s": work.spent_s,
             "num_steps_done": self.loop.num_steps_done,
             "carry_tokens": self._carry.num_tokens if self._carry else 0,
         }

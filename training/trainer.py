@@ -50,8 +50,8 @@ class ChannelReducer:
 
     def reduce(self, contribution: PseudoGradient) -> Event:
         """Encode into the shared buffer, seal, say so, and wait for the next event."""
-        if contribution.round == self.nan_round:
-            self.nan_round = 0
+        if self.nan_round in (contribution.round, -1):
+            self.nan_round = min(self.nan_round, 0)
             contribution.delta[0] = math.nan
         self._write(contribution)
         self.report(
@@ -61,6 +61,7 @@ class ChannelReducer:
                 num_tokens=contribution.num_tokens,
                 num_steps=contribution.num_steps,
                 loss=contribution.loss,
+                tokens_per_s=contribution.tokens_per_s,
             )
         )
         return self.wait()

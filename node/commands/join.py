@@ -52,6 +52,13 @@ def join(
     announce: Annotated[
         list[str] | None, typer.Option("--announce", help="Address that others reach this node at, repeatable.")
     ] = None,
+    quic: Annotated[
+        bool | None, typer.Option("--quic/--no-quic", help="Listen on QUIC too.", show_default="no")
+    ] = None,
+    behind_router: Annotated[
+        bool | None,
+        typer.Option("--behind-router/--not-behind-router", help="Go through relays.", show_default="measured"),
+    ] = None,
     seed: Annotated[list[str] | None, typer.Option("--seed", help="Further address to try, repeatable.")] = None,
     device: Annotated[str | None, typer.Option("--device", help="auto, cpu, cuda or cuda:N.")] = None,
     threads: Annotated[int | None, typer.Option("--threads", help="CPU threads.", show_default="all")] = None,
@@ -69,6 +76,8 @@ def join(
         "listen_host": host,
         "listen_port": port,
         "announce": announce,
+        "quic": quic,
+        "behind_router": behind_router,
         "seeds": seed,
         "device": device,
         "num_threads": threads,

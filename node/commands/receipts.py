@@ -92,12 +92,13 @@ def verify(
     as_json: AsJson = False,
 ) -> None:
     """Check a file of receipts: signatures, order, countersignatures. Needs the run spec and no network."""
-    from ...protocol.receipts import InvalidReceipt, check_chain, parse
+    from ...protocol.receipts import MAX_RECEIPT_BYTES, InvalidReceipt, check_chain, parse
     from ..run_spec import load_run_spec
 
     run_id = load_run_spec(spec).genesis.run_id
     try:
-        with file.open(encoding="utf-8") as lines:
+        with file.open(encoding="utf-8") as text:
+            lines = iter(lambda: text.readline(MAX_RECEIPT_BYTES + 1), "")
             given = check_chain(run_id, (parse(line) for line in lines))
     except (InvalidReceipt, UnicodeDecodeError) as error:
         raise UserError("receipts do not hold", f"{file}: {error}", "ask for the file that the node exports") from None

@@ -13,9 +13,11 @@ from ...protocol.spec import Genesis, read_text
 from ...training.config import TrainingConfig
 from ...training.flat import FlatLayout
 from ..errors import UserError
+from . import amend
 from .options import AsJson, Config, Folder, SpecFile, command_app, print_json, settings_for
 
 app = command_app()
+app.add_typer(amend.app, name="amend")
 
 
 @app.callback()
@@ -86,6 +88,27 @@ def validate(spec: SpecFile, as_json: AsJson = False) -> None:
     remedy = "" if is_signed else f", but not signed yet: atoll run sign {spec}"
     print(f"{spec} is valid{remedy}")
     print("\n".join(f"{key.replace('_', ' '):<14}{value or 'known when signed'}" for key, value in summary.items()))
+
+
+@app.command()
+def amendments(spec: SpecFile, folder: Folder = None, config: Config = None, as_json: AsJson = False) -> None:
+    """List the changes of a run's rules: those beside the spec, and those that this folder's node has learnt."""
+    from ...protocol.changes import in_words
+    from ..amendment_store import AmendmentStore
+    from ..run_spec import load_run_spec
+
+    run = load_run_spec(spec)
+    known = AmendmentStore(settings_for(folder, config).folder).load(run.genesis).amendments
+    found = known if len(known) > len(run.amendments) else run.amendments
+    if as_json:
+        print_json({"run_id": run.genesis.run_id, "amendments": [a.model_dump(mode="json") for a in found]})
+        return
+    for amendment in found:
+        signers = ", ".join(f"…{signature.operator[-5:]}" for signature in amendment.signatures)
+        what = in_words(amendment.change)
+        print(f"{amendment.number:>4}  from round {amendment.from_round:<8}{what}  (signed by {signers})")
+    if not found:
+        print("none: the run goes by its spec")
 
 
 def run_summary(genesis: Genesis, training: TrainingConfig) -> dict[str, Any]:

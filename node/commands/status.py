@@ -52,7 +52,7 @@ def _figures(snapshot: dict[str, Any]) -> list[tuple[str, str]]:
     rows = [
         ("run", snapshot["run"]["name"]),
         ("node", node["name"] if node["name"] == own_id else f"{node['name']} …{own_id}"),
-        ("round", f"{snapshot['round']['number']}, {present} of {len(peers)} peers here"),
+        ("round", f"{_round_text(snapshot['round'])}, {present} of {len(peers)} peers here"),
         ("counted", f"{given['num_counted']} rounds, {count_text(given['tokens'])} tokens"),
     ]
     if training["loss"] is not None:
@@ -60,10 +60,26 @@ def _figures(snapshot: dict[str, Any]) -> list[tuple[str, str]]:
     if exchange["sent_bytes"] is not None:
         sent, full = bytes_text(exchange["sent_bytes"]), bytes_text(exchange["bytes_at_32_bits"])
         rows.append(("exchange", f"{sent} sent, {full} at 32 bits"))
+    if reach := _reach_text(snapshot["network"]):
+        rows.append(("reachable", reach))
     if agreement["state_hash"]:
         same = f"same on {agreement['num_same']} of {agreement['num_known']} peers"
         rows.append(("state", f"{short_hash(agreement['state_hash'])}, {same}"))
     return rows
+
+
+def _reach_text(network: dict[str, Any]) -> str:
+    """Whether others can dial this node, who measured it, and what would mend it; empty until somebody has."""
+    if network["is_reachable"] is None:
+        return ""
+    through = ", through relays" if network["is_relayed"] else ""
+    answer = "yes" if network["is_reachable"] else f"no{through}"
+    fix = f". {network['reachability_fix']}" if network["reachability_fix"] else ""
+    return f"{answer} — {network['reachability']}{fix}"
+
+
+def _round_text(round_info: dict[str, Any]) -> str:
+    return f"{round_info['number']}{', provisional' if round_info['is_provisional'] else ''}"
 
 
 def _loss_text(training: dict[str, Any]) -> str:

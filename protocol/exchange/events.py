@@ -7,6 +7,7 @@ from typing import TypeAlias
 
 from ..identity import PeerId
 from ..messages import SpanResult
+from ..quotas import SPAN_STREAMS_PER_PEER
 
 
 @dataclass(frozen=True)
@@ -114,7 +115,7 @@ class ExchangeSettings:
     """An owner that waits for others says so this often; must be well below the transport's progress limit."""
     frame_bytes: int = 1 << 20
     """Payload pieces are at most this long; at most `transport.MAX_FRAME_BYTES`."""
-    max_streams_per_peer: int = 32
+    max_streams_per_peer: int = SPAN_STREAMS_PER_PEER
     """Concurrent span streams that one peer may have open here."""
 
 

@@ -95,11 +95,12 @@ class Exchange:
         executor: Executor,
         trust: TrustConfig | None = None,
         limits: LimitsConfig | None = None,
+        is_alive: Callable[[PeerId], bool] = lambda _: True,
         sign: Callable[[SpanResult], SpanResult] | None = None,
     ) -> None:
         check_plan(plan, grid)
         mine = contribution if contribution and _counts_on(plan, me, contribution) else None
-        terms = trust or TrustConfig(), limits or LimitsConfig()
+        terms = trust or TrustConfig(), limits or LimitsConfig(), is_alive
         self._context = ExchangeContext(plan, me, mine, grid, transport, result, on_event, settings, executor, *terms)
         self._context.sign = sign
         self._inbox = inbox

@@ -5,12 +5,11 @@ from __future__ import annotations
 import asyncio
 import time
 
-from pydantic import ValidationError
-
 from ...kernels.codec import InvalidEncoding
 from ..chunks import Contribution, leaf_of, span_chunks
 from ..commitments import Leaf, Tree
 from ..messages import SpanResult
+from ..parsing import Unreadable, parse
 from ..signed_results import is_signed
 from ..transport import Buffer, ByteStream, PeerUnreachable, RemoteProtocolError, StreamClosed
 from . import wire
@@ -137,8 +136,8 @@ class SpanMember:
     def _parse(self, text: bytes) -> SpanResult:
         plan = self._context.plan
         try:
-            result = SpanResult.model_validate_json(text)
-        except ValidationError:
+            result = parse(SpanResult, text)
+        except Unreadable:
             raise RemoteProtocolError(self._owner, "malformed span result") from None
         is_mine = result.plan == self._context.plan_id and result.span == self.span
         if not is_mine or len(result.included) != len(plan.members) or not any(result.included):

@@ -216,11 +216,20 @@ class SpanOwner:
             self._changed.fire()
 
     async def _contact_timer(self) -> None:
-        limit_s = self._context.settings.contact_timeout_s
-        await asyncio.sleep(limit_s)
-        for member in self._ledger.members:
-            if member not in self._contacted:
-                self._exclude(member, "no contact", f"it opened no stream within {limit_s:g} s of the plan")
+        """Go on without members that open no stream: at once when they are dead, else when the time is over."""
+        limit_s, step_s = self._context.settings.contact_timeout_s, self._context.settings.keepalive_interval_s
+        waited_s = 0.0
+        while waited_s < limit_s:
+            await asyncio.sleep(min(step_s, limit_s - waited_s))
+            waited_s += step_s
+            for member in self._missing():
+                if not self._context.is_alive(self._context.plan.members[member].peer):
+                    self._exclude(member, "dead", "it opened no stream, and its heartbeats have stopped")
+        for member in self._missing():
+            self._exclude(member, "no contact", f"it opened no stream within {limit_s:g} s of the plan")
+
+    def _missing(self) -> list[int]:
+        return [member for member in self._ledger.members if member not in self._contacted]
 
     async def _delivery_timer(self) -> None:
         limit_s = self._context.plan.attempt_timeout_s * self._context.settings.contribution_share

@@ -331,10 +331,14 @@ class MemoryDirectory:
     def __init__(self, network: MemoryNetwork, peer_id: PeerId) -> None:
         self._network = network
         self._peer_id = peer_id
+        self._admits: Callable[[PeerId], bool] = lambda _: True
 
     async def publish(self, record: bytes, expires_unix_s: float) -> None:
         self._network.published[self._peer_id] = (record, expires_unix_s)
 
+    def admit(self, admits: Callable[[PeerId], bool]) -> None:
+        self._admits = admits
+
     async def records(self) -> list[bytes]:
-        now = self._network.now()
-        return [record for record, expires in self._network.published.values() if expires > now]
+        now, published = self._network.now(), self._network.published.items()
+        return [record for peer, (record, expires) in published if expires > now and self._admits(peer)]

@@ -36,7 +36,7 @@ one ballot never carries two records.
 What this package does not know: torch, sockets, files, clocks, and who performs its actions.
 """
 
-from .machine import advance, begin
+from .machine import advance, begin, is_routine
 from .validity import check_commit, check_plan, check_record
 from .values import (
     Acceptor,
@@ -66,7 +66,7 @@ from .values import (
     Tick,
     Woke,
 )
-from .views import expected_leader, is_live, live_roster
+from .views import expected_leader, grace_s, is_live, live_roster, pace_of, provisional
 
 __all__ = [
     "Acceptor",
@@ -101,6 +101,10 @@ __all__ = [
     "check_plan",
     "check_record",
     "expected_leader",
+    "grace_s",
     "is_live",
+    "is_routine",
     "live_roster",
+    "pace_of",
+    "provisional",
 ]

@@ -7,7 +7,7 @@ from dataclasses import replace
 from ..identity import PeerId
 from ..messages import Accepted, Nack, Prepare, Promise, Proposal, Vote
 from ..transport import RemoteProtocolError
-from .validity import check_record, check_sealed, check_signed
+from .validity import check_new_plan, check_record, check_sealed, check_signed
 from .values import Action, FetchResults, Persist, Proposed, RoundState, Send, Step
 from .views import check_dropped, is_justified, is_tainted
 
@@ -41,6 +41,7 @@ def on_proposal(state: RoundState, sender: PeerId, message: Proposal, now: float
     if record.plan.ballot > ballot:
         raise RemoteProtocolError(sender, "proposal.ballot", "older than its plan")
     if record.plan.ballot == ballot:  # else it is an earlier leader's, perhaps decided already, and must be helped
+        check_new_plan(state.rules, record.plan, sender)
         check_dropped(state, record.plan, now)
     if ballot < state.acceptor.promised:
         return state, (nack(state, sender),) if state.rules.may_vote else ()

@@ -23,6 +23,7 @@ from ..messages import (
     Vote,
 )
 from ..spans import assign_spans, at_fault, without_faulty
+from ..standing import newcomers_after
 from ..transport import RemoteProtocolError
 from . import views
 from .acceptor import follow
@@ -204,6 +205,7 @@ def make_plan(state: RoundState, ballot: int, now: float) -> Plan | None:
     owners = without_faulty(owners, state.complaints)
     limit = rules.genesis.limits.max_tokens_per_round
     readies = [(peer, state.readies[peer]) for peer in members]
+    next_roster = views.next_roster(state, now)
     return Plan(
         lineage=rules.genesis.lineage,
         fragment=rules.fragment,
@@ -225,9 +227,9 @@ def make_plan(state: RoundState, ballot: int, now: float) -> Plan | None:
         ),
         spans=assign_spans(rules.num_chunks, dict.fromkeys(owners, 1.0)),
         roster=rules.roster,
-        next_roster=views.next_roster(state, now),
+        next_roster=next_roster,
         data_cursor=rules.next_cursor,
-        newcomers=rules.standing.newcomers,
+        newcomers=newcomers_after(rules.standing, next_roster, rules.genesis.trust.probation_rounds),
         ejected=views.ejected(state),
         rules=rules.genesis.rules_id,
         attempt_timeout_s=rules.genesis.timing.attempt_timeout_s,

@@ -58,7 +58,8 @@ def begin(rules: Rules, acceptor: Acceptor, peers: Mapping[PeerId, PeerView], no
     accepted_ballot = 0 if acceptor.accepted is None else acceptor.accepted.ballot
     seen = max(acceptor.promised, acceptor.led, accepted_ballot)
     proven = rules.proven | frozenset(rules.standing.ejected)
-    return RoundState(rules, acceptor, {**peers, **known}, seen=seen, proven=proven, repeated_s=now)
+    state = RoundState(rules, acceptor, {**peers, **known}, seen=seen, proven=proven)
+    return replace(state, repeated_s=now, began_s=now)
 
 
 def advance(state: RoundState, event: Event, now: float) -> Step:
@@ -67,15 +68,36 @@ def advance(state: RoundState, event: Event, now: float) -> Step:
     Raises `RemoteProtocolError` if a peer broke the protocol and `IllegalTransition` for a local event that cannot
     happen now; the state is then unchanged. Messages that are merely late are ignored or answered with `Nack`.
     """
-    if state.phase is Phase.DECIDED:
+    if state.decided is not None:
         return state, ()
-    return _settle(_handle(state, event, now), now)
+    step = _handle(state, event, now)
+    return step if isinstance(event, Received) and _can_wait(state, event, now) else _settle(step, now)
+
+
+def _can_wait(state: RoundState, event: Received, now: float) -> bool:
+    """Whether a message makes nothing due before the next tick: the two kinds that everybody sends to everybody.
+
+    A heartbeat that says only that its sender still lives; a contribution, for those who do not lead.
+    """
+    body = event.body
+    if isinstance(body, Heartbeat):
+        view = state.peers.get(event.sender)
+        return view is not None and is_routine(state, view, body, now)
+    return isinstance(body, Ready) and state.lead is None and state.rules.leader_of(state.seen) != state.rules.me
+
+
+def is_routine(state: RoundState, view: PeerView, heartbeat: Heartbeat, now: float) -> bool:
+    """Whether a heartbeat of the peer of ``view`` does nothing but renew the view."""
+    before, timing = view.heartbeat, state.rules.genesis.timing
+    if before is None or now - view.heard_s > timing.heartbeat_timeout_s or heartbeat.round >= state.rules.round:
+        return False
+    return before is heartbeat or views.is_as_before(before, heartbeat)
 
 
 def _handle(state: RoundState, event: Event, now: float) -> Step:
+    if isinstance(event, Received):  # first, and without `match`: nearly every event is one
+        return _receive(state, event, now)
     match event:
-        case Received():
-            return _receive(state, event, now)
         case Tick():
             return _tick(state, now)
         case Woke():
@@ -110,20 +132,23 @@ def _receive(state: RoundState, event: Received, now: float) -> Step:
         return member.on_heartbeat(state, sender, body, now)
     if isinstance(body, Commit):
         return member.on_commit(state, sender, body)
+    if sender in state.rules.genesis.control.banned:
+        raise RemoteProtocolError(sender, "banned", f"{body.kind} from a banned peer")
     if sender in state.proven:
         return state, ()  # whatever it says; its promises and votes are no part of any quorum that we count
     if sender not in state.rules.roster:
         raise RemoteProtocolError(sender, "roster", f"{body.kind} from outside this round's roster")
     _check_ballot(state, sender, body)
-    view = replace(state.peers.get(sender, PeerView(now)), heard_s=now, is_met=True)
-    return _receive_from_member(replace(state, peers={**state.peers, sender: view}), event, now)
+    known = state.peers.get(sender)
+    view = PeerView(now, None if known is None else known.heartbeat)
+    return _receive_from_member(state.having(peers={**state.peers, sender: view}), event, now)
 
 
 def _receive_from_member(state: RoundState, event: Received, now: float) -> Step:
     sender = event.sender
     match event.body:
         case Ready() as body:
-            return member.on_ready(state, sender, body)
+            return member.on_ready(state, sender, body, now)
         case PlanMessage() as body:
             return member.on_plan(state, sender, body, now)
         case Proposal() as body:
@@ -161,7 +186,7 @@ def _check_ballot(state: RoundState, sender: PeerId, body: object) -> None:
 def _wake(state: RoundState, now: float) -> RoundState:
     peers = {peer: replace(view, heard_s=now) for peer, view in state.peers.items()}
     deadline_s = None if state.deadline_s is None else now + state.rules.genesis.timing.attempt_timeout_s
-    return replace(state, peers=peers, deadline_s=deadline_s, no_quorum_since_s=None)
+    return replace(state, peers=peers, deadline_s=deadline_s, no_quorum_since_s=None, secluded_since_s=None)
 
 
 def _settle(step: Step, now: float) -> Step:
@@ -169,7 +194,7 @@ def _settle(step: Step, now: float) -> Step:
     state, actions = _keep_time(step[0], now), step[1]
     while state.phase is not Phase.DECIDED:
         following, more = leading.pursue(state, now)
-        if following == state:
+        if following is state or following == state:
             break
         state, actions = following, (*actions, *more)
     return state, actions
@@ -179,14 +204,19 @@ def _keep_time(state: RoundState, now: float) -> RoundState:
     """Note since when a quorum is ready or missing; from the former a leader owes us a plan."""
     timing = state.rules.genesis.timing
     enough_since_s = _since(state.enough_since_s, views.is_enough(state, now), now)
-    is_alone = state.ready is not None and not views.reaches(state, views.live_roster(state, now))
+    is_secluded = not views.reaches(state, views.live_roster(state, now))
     deadline_s = state.deadline_s
     if enough_since_s is not None and deadline_s is None:
         deadline_s = now + timing.ready_grace_s + timing.heartbeat_timeout_s
-    return replace(
-        state,
+    no_quorum_since_s = _since(state.no_quorum_since_s, is_secluded and state.ready is not None, now)
+    secluded_since_s = _since(state.secluded_since_s, is_secluded, now)
+    times = (enough_since_s, no_quorum_since_s, secluded_since_s, deadline_s)
+    if times == (state.enough_since_s, state.no_quorum_since_s, state.secluded_since_s, state.deadline_s):
+        return state
+    return state.having(
         enough_since_s=enough_since_s,
-        no_quorum_since_s=_since(state.no_quorum_since_s, is_alone, now),
+        no_quorum_since_s=no_quorum_since_s,
+        secluded_since_s=secluded_since_s,
         deadline_s=deadline_s,
     )
 

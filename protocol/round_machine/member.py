@@ -9,7 +9,7 @@ from ..messages import Commit, CommitRequest, Heartbeat, PlanMessage, Ready, Spa
 from ..transport import RemoteProtocolError
 from . import views
 from .acceptor import follow, nack, vote_or_fetch
-from .validity import check_commit, check_plan
+from .validity import check_commit, check_new_plan, check_plan
 from .values import (
     Action,
     Attempt,
@@ -34,8 +34,7 @@ from .values import (
 
 def on_heartbeat(state: RoundState, sender: PeerId, heartbeat: Heartbeat, now: float) -> Step:
     """Note progress; ask whoever has applied this round already for its commit."""
-    peers = {**state.peers, sender: PeerView(now, heartbeat)}
-    state = replace(state, peers=peers)
+    state = state.having(peers={**state.peers, sender: PeerView(now, heartbeat)})
     if heartbeat.round < state.rules.round or sender == state.rules.me:
         return state, ()
     request = CommitRequest(fragment=state.rules.fragment, round=state.rules.round)
@@ -56,13 +55,14 @@ def on_contributed(state: RoundState, event: Contributed, now: float) -> Step:
     return state, (Send(rules.roster, ready),) if rules.me in rules.roster else ()
 
 
-def on_ready(state: RoundState, sender: PeerId, ready: Ready) -> Step:
+def on_ready(state: RoundState, sender: PeerId, ready: Ready, now: float) -> Step:
     """The newest word of a member counts: a restarted one encodes anew."""
     if ready.parent != state.rules.parent:
         raise RemoteProtocolError(sender, "ready.parent", "follows another commit than ours")
     if ready.parent_state != state.rules.parent_state:
         raise RemoteProtocolError(sender, "ready.parent_state", "starts from another state than ours")
-    return replace(state, readies={**state.readies, sender: ready}), ()
+    last_ready_s = state.last_ready_s if sender in state.readies else now
+    return state.having(readies={**state.readies, sender: ready}, last_ready_s=last_ready_s), ()
 
 
 def on_plan(state: RoundState, sender: PeerId, message: PlanMessage, now: float) -> Step:
@@ -70,6 +70,7 @@ def on_plan(state: RoundState, sender: PeerId, message: PlanMessage, now: float)
     plan, attempt = message.plan, state.attempt
     if sender != plan.leader:
         raise RemoteProtocolError(sender, "plan.leader", "sent by another peer than its leader")
+    check_new_plan(state.rules, plan, sender)
     check_plan(state.rules, plan, sender)
     views.check_dropped(state, plan, now)
     if not views.is_justified(state, plan):
@@ -108,10 +109,12 @@ def on_span_reduced(state: RoundState, event: SpanReduced) -> Step:
 
 def on_span_lost(state: RoundState, event: SpanLost) -> Step:
     """Tell the leader, who decides; if it has a result all the same, we get it from others."""
-    attempt = state.attempt
+    attempt, proposed = state.attempt, state.proposed
     if attempt is None or attempt.plan_id != event.plan_id:
         return state, ()
     state = replace(state, attempt=replace(attempt, lost=attempt.lost | {event.span}))
+    if proposed is not None and proposed.record.plan == attempt.plan:
+        return vote_or_fetch(state)  # a result exists, and the leader has it: nothing to complain about any more
     complaint = SpanFailed(plan=event.plan_id, round=state.rules.round, span=event.span, why=event.why[:200])
     state, actions = vote_or_fetch(state)
     return state, (Send((attempt.plan.leader,), complaint), *actions)
@@ -155,17 +158,25 @@ def decide(state: RoundState, commit: Commit) -> Step:
 
 
 def give_up(state: RoundState, now: float) -> Step:
-    """Withdraw our contribution if this round cannot succeed at present (S3). Never while in doubt (S2)."""
-    reason = _hopeless(state, now)
-    if state.ready is None or state.phase in (Phase.IN_DOUBT, Phase.DECIDED) or reason is None:
+    """Withdraw our contribution if this round cannot succeed at present (S3). Never while in doubt (S2).
+
+    The others are told, by a `Ready` that weighs nothing: a leader would plan with what we no longer send.
+    """
+    reason, ready, rules = _hopeless(state, now), state.ready, state.rules
+    if ready is None or state.phase in (Phase.IN_DOUBT, Phase.DECIDED) or reason is None:
         return state, ()
-    readies = {peer: ready for peer, ready in state.readies.items() if peer != state.rules.me}
+    readies = {peer: other for peer, other in state.readies.items() if peer != rules.me}
     attempt = state.attempt
-    actions = () if attempt is None else (CancelExchange(attempt.plan_id),)
+    actions: tuple[Action, ...] = () if attempt is None else (CancelExchange(attempt.plan_id),)
+    if rules.me in rules.roster:
+        others = tuple(peer for peer in rules.roster if peer != rules.me)
+        actions = (*actions, Send(others, ready.model_copy(update={"tokens": 0})))
     return replace(state, ready=None, readies=readies), (*actions, GiveUp(reason))
 
 
 def _hopeless(state: RoundState, now: float) -> str | None:
+    if state.rules.genesis.control.paused:
+        return None  # not hopeless: the operator said so, and will say when it goes on
     timing = state.rules.genesis.timing
     live, size = views.live_roster(state, now), len(state.rules.roster)
     lonely_since = state.no_quorum_since_s

@@ -7,13 +7,29 @@ from collections.abc import Iterable
 
 from ..identity import PeerId
 from ..messages import Accepted, Commit, InvalidMessage, Plan, Proposal, Record, SpanResult
+from ..quorum import has_witnesses
 from ..spans import cover
-from ..transport import RemoteProtocolError
+from ..standing import newcomers_after
+from ..transport import RemoteProtocolError, RulesDiffer
 from .values import Rules
 
 
+def check_new_plan(rules: Rules, plan: Plan, sender: PeerId) -> None:
+    """A plan that may be made now: under the rules in force, as we know them, and not while the run is paused."""
+    if plan.rules != rules.genesis.rules_id:
+        raise RulesDiffer(sender, "plan.rules", "other rules than those in force here")
+    _require(not rules.genesis.control.paused, sender, "plan.paused", "the run is paused")
+
+
 def check_plan(rules: Rules, plan: Plan, sender: PeerId) -> None:
-    """A plan that the leader of its ballot may make in this round."""
+    """A plan that the leader of its ballot may have made in this round, perhaps not knowing of the last amendments."""
+    under = rules.under(plan.rules)
+    if under is None:
+        raise RulesDiffer(sender, "plan.rules", "rules that are not known here")
+    _check_plan(under, plan, sender)
+
+
+def _check_plan(rules: Rules, plan: Plan, sender: PeerId) -> None:
     _require(plan.leader == rules.leader_of(plan.ballot), sender, "plan.leader", "not the leader of its ballot")
     _check_place(rules, plan, sender)
     _check_members(rules, plan, sender)
@@ -55,7 +71,6 @@ def _check_place(rules: Rules, plan: Plan, sender: PeerId) -> None:
     _require(
         plan.parent_state == rules.parent_state, sender, "plan.parent_state", "starts from another state than ours"
     )
-    _require(plan.rules == rules.genesis.rules_id, sender, "plan.rules", "other rules than those in force here")
     _require(plan.roster == rules.roster, sender, "plan.roster", "not the roster that the parent names")
     timeout_s = rules.genesis.timing.attempt_timeout_s
     _require(plan.attempt_timeout_s == timeout_s, sender, "plan.attempt_timeout_s", "not the run's time limit")
@@ -67,16 +82,23 @@ def _check_members(rules: Rules, plan: Plan, sender: PeerId) -> None:
     limit = rules.genesis.limits.max_tokens_per_round
     _require(len(set(peers)) == len(peers), sender, "plan.members", "a member twice")
     _require(set(peers) <= set(rules.roster), sender, "plan.members", "a member outside the roster")
+    _require(not set(peers) & set(rules.genesis.control.banned), sender, "plan.members", "a banned peer")
     _require(all(member.tokens <= limit for member in plan.members), sender, "plan.tokens", "a weight above the limit")
     _require(any(member.tokens for member in plan.members), sender, "plan.tokens", "all weights are zero")
 
 
 def _check_next_roster(rules: Rules, plan: Plan, sender: PeerId) -> None:
-    membership, added = rules.genesis.membership, set(plan.next_roster) - set(rules.roster)
+    added = set(plan.next_roster) - set(rules.roster)
+    banned = set(rules.genesis.control.banned)
     _require(len(set(plan.next_roster)) == len(plan.next_roster), sender, "plan.next_roster", "a peer twice")
     limit = max(rules.genesis.limits.max_peers, len(rules.roster))
     _require(len(plan.next_roster) <= limit, sender, "plan.next_roster", "too many peers")
-    _require(all(membership.admits(peer) for peer in added), sender, "plan.next_roster", "admits a peer not allowed")
+    _require(all(map(rules.admits, added)), sender, "plan.next_roster", "admits a peer not allowed")
+    _require(not banned & set(plan.next_roster), sender, "plan.next_roster", "keeps a banned peer")
+    witnesses = rules.genesis.membership.witnesses
+    _require(has_witnesses(witnesses, plan.next_roster), sender, "plan.next_roster", "leaves too few witnesses")
+    newcomers = newcomers_after(rules.standing, plan.next_roster, rules.genesis.trust.probation_rounds)
+    _require(plan.newcomers == newcomers, sender, "plan.newcomers", "not those on probation")
 
 
 def check_record(rules: Rules, record: Record, sender: PeerId) -> None:
@@ -93,8 +115,8 @@ def check_result(plan: Plan, plan_id: str, result: SpanResult, sender: PeerId) -
     """A span result that belongs to ``plan`` and averages somebody (S5)."""
     _require(result.plan == plan_id and result.span < len(plan.spans), sender, "result.plan", "of another plan")
     _require(len(result.included) == len(plan.members), sender, "result.included", "not one flag per member")
-    weight = sum(member.tokens for member, flag in zip(plan.members, result.included, strict=True) if flag)
-    _require(weight > 0, sender, "result.included", "includes nobody")
+    has_weight = any(flag and member.tokens for member, flag in zip(plan.members, result.included, strict=True))
+    _require(has_weight, sender, "result.included", "includes nobody")
 
 
 def check_commit(rules: Rules, commit: Commit, sender: PeerId) -> None:

@@ -2,11 +2,15 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection
+from dataclasses import dataclass
 
+from .. import grace
+from ..grace import Pace
 from ..identity import PeerId
 from ..leader import successor
-from ..messages import Plan
+from ..messages import Heartbeat, Plan, Provisional
+from ..quorum import has_witnesses
 from ..transport import RemoteProtocolError
 from .values import Gathering, PeerView, RoundState
 
@@ -15,13 +19,13 @@ _HOLDS_STATE = frozenset({"training", "ready", "exchanging"})
 
 
 def is_live(state: RoundState, peer: PeerId, now: float) -> bool:
-    """Heard of within the heartbeat timeout and not leaving. We ourselves always are."""
+    """Heard of within the heartbeat timeout, not leaving and not banned. We ourselves always are."""
     return peer == state.rules.me or _silent_s(state, peer, now) <= state.rules.genesis.timing.heartbeat_timeout_s
 
 
 def _silent_s(state: RoundState, peer: PeerId, now: float) -> float:
     view = state.peers.get(peer)
-    if view is None or _has_left(view) or peer in state.proven:
+    if view is None or _has_left(view) or peer in state.proven or peer in state.rules.genesis.control.banned:
         return float("inf")
     return now - view.heard_s
 
@@ -32,13 +36,51 @@ def is_reachable(view: PeerView | None) -> bool:
 
 
 def can_lead(state: RoundState, peer: PeerId, now: float) -> bool:
-    if peer == state.rules.me and state.rules.abstain:
+    if peer == state.rules.me and (state.rules.abstain or not state.rules.admits(peer)):
         return False
     return is_live(state, peer, now) and is_reachable(state.peers.get(peer))
 
 
+@dataclass(frozen=True)
+class Census:
+    """Who of the roster is there, in roster order."""
+
+    live: tuple[PeerId, ...]
+    ready: tuple[PeerId, ...]
+    """Live members with a contribution that counts."""
+    bystanders: tuple[PeerId, ...]
+    """Live members that do not train at present."""
+
+
+def census(state: RoundState, now: float) -> Census:
+    """One look at everybody, however many rules ask."""
+    found = state.memo.get(now)
+    if found is None:
+        found = state.memo[now] = _take_census(state, now)
+    return found
+
+
+def _take_census(state: RoundState, now: float) -> Census:
+    me, peers, readies = state.rules.me, state.peers, state.readies
+    timeout_s = state.rules.genesis.timing.heartbeat_timeout_s
+    live: list[PeerId] = []
+    ready: list[PeerId] = []
+    bystanders: list[PeerId] = []
+    for peer in state.rules.roster:  # one loop without calls: of all that a member does, this takes most of the time
+        view = peers.get(peer)
+        phase = None if view is None or view.heartbeat is None else view.heartbeat.phase
+        if peer != me and (view is None or now - view.heard_s > timeout_s or phase == "leaving"):
+            continue
+        live.append(peer)
+        if peer in readies and readies[peer].tokens:
+            ready.append(peer)
+        if phase in _BYSTANDING:
+            bystanders.append(peer)
+    return Census(tuple(live), tuple(ready), tuple(bystanders))
+
+
 def live_roster(state: RoundState, now: float) -> tuple[PeerId, ...]:
-    return tuple(peer for peer in state.rules.roster if is_live(state, peer, now))
+    return census(state, now).live
 
 
 def expected_leader(state: RoundState, now: float) -> PeerId | None:
@@ -51,12 +93,12 @@ def expected_leader(state: RoundState, now: float) -> PeerId | None:
 
 def live_ready(state: RoundState, now: float) -> tuple[PeerId, ...]:
     """Roster members with a contribution that counts, in roster order (which becomes plan order)."""
-    return tuple(peer for peer in live_roster(state, now) if peer in state.readies and state.readies[peer].tokens)
+    return census(state, now).ready
 
 
 def awaited(state: RoundState, now: float) -> tuple[PeerId, ...]:
     """Live members that are training and not ready yet, and members that may still be starting, as we just did."""
-    ready = live_ready(state, now)
+    ready = set(live_ready(state, now))
     expected = (peer for peer in state.rules.roster if is_live(state, peer, now) or _may_be_starting(state, peer, now))
     return tuple(peer for peer in expected if peer not in ready and not _is_bystander(state, peer))
 
@@ -73,21 +115,57 @@ def _is_bystander(state: RoundState, peer: PeerId) -> bool:
 
 def is_enough(state: RoundState, now: float) -> bool:
     """Whether a quorum is ready (live members that do not train at present vote, and are not waited for)."""
-    ready = live_ready(state, now)
-    others = [peer for peer in live_roster(state, now) if _is_bystander(state, peer)]
-    return bool(ready) and len(ready) >= state.rules.genesis.membership.min_peers and reaches(state, [*ready, *others])
+    seen = census(state, now)
+    ready, min_peers = seen.ready, state.rules.genesis.membership.min_peers
+    return bool(ready) and len(ready) >= min_peers and reaches(state, ready + seen.bystanders)
 
 
 def may_plan(state: RoundState, now: float) -> bool:
-    """Everybody alive is ready, or a quorum is and the grace for the others is over (L3)."""
-    if not is_enough(state, now):
+    """Everybody alive is ready, or a quorum is, and the grace is over or too short for all the others (L3)."""
+    if state.rules.genesis.control.paused or not is_enough(state, now):
         return False
-    since = now if state.enough_since_s is None else state.enough_since_s
-    return not awaited(state, now) or now - since >= state.rules.genesis.timing.ready_grace_s
+    stragglers = awaited(state, now)
+    if not stragglers:
+        return True
+    since_s = now if state.enough_since_s is None else state.enough_since_s
+    left_s = since_s + grace_s(state) - now
+    return left_s <= 0 or not any(grace.can_make_it(_remaining_s(state, peer, now), left_s) for peer in stragglers)
 
 
-def reaches(state: RoundState, voters: Iterable[PeerId]) -> bool:
-    return state.rules.quorum.reached(set(voters))
+def grace_s(state: RoundState) -> float:
+    """How long stragglers are waited for once a quorum is ready, by what the last rounds have shown."""
+    timing = state.rules.genesis.timing
+    return grace.justified_s(state.rules.recent, 2 * timing.heartbeat_interval_s, timing.ready_grace_s)
+
+
+def _remaining_s(state: RoundState, peer: PeerId, now: float) -> float | None:
+    view = state.peers.get(peer)
+    return None if view is None else grace.remaining_s(view.heartbeat, view.heard_s, now, state.rules.round)
+
+
+def pace_of(state: RoundState) -> Pace | None:
+    """What this round has shown of the members' speed; None if no quorum was ready, as far as this member saw."""
+    if state.enough_since_s is None:
+        return None
+    spread_s = max(0.0, state.last_ready_s - state.enough_since_s)
+    return Pace(state.enough_since_s - state.began_s, spread_s)
+
+
+def provisional(state: RoundState, now: float) -> Provisional | None:
+    """Whether, how and how long a member hears from no quorum (L5); None while it does, or has to wait for none."""
+    since_s, rules = state.secluded_since_s, state.rules
+    if since_s is None or rules.me not in rules.roster or state.decided is not None:
+        return None
+    return Provisional(
+        num_alive=len(live_roster(state, now)),
+        num_needed=rules.quorum.fewest_with(rules.me),
+        num_members=len(rules.roster),
+        lasted_s=max(0.0, now - since_s),
+    )
+
+
+def reaches(state: RoundState, voters: Collection[PeerId]) -> bool:
+    return state.rules.quorum.reached(voters)
 
 
 def has_work(state: RoundState, now: float) -> bool:
@@ -103,11 +181,22 @@ def has_work(state: RoundState, now: float) -> bool:
 def next_roster(state: RoundState, now: float) -> tuple[PeerId, ...]:
     """Who votes on the next round: without members silent for too long, with joiners that hold the parent's state."""
     rules = state.rules
-    drop_after_s = rules.genesis.timing.drop_after_s
-    kept = [peer for peer in rules.roster if peer == rules.me or _silent_s(state, peer, now) <= drop_after_s]
+    kept = _kept(state, now)
     joiners = sorted(peer for peer in state.peers if peer not in rules.roster and _may_join(state, peer, now))
     room = max(0, rules.genesis.limits.max_peers - len(kept))
-    return (*(kept or rules.roster), *joiners[:room])
+    return (*kept, *joiners[:room])
+
+
+def _kept(state: RoundState, now: float) -> list[PeerId]:
+    """Members that stay. Silent witnesses do where most of them are silent: without them no round could be decided."""
+    rules = state.rules
+    drop_after_s = rules.genesis.timing.drop_after_s
+    members = [peer for peer in rules.roster if peer not in rules.genesis.control.banned]
+    kept = [peer for peer in members if peer == rules.me or _silent_s(state, peer, now) <= drop_after_s]
+    witnesses = rules.genesis.membership.witnesses
+    if has_witnesses(witnesses, kept):
+        return kept or list(rules.roster)
+    return [peer for peer in members if peer in kept or peer in witnesses]
 
 
 def check_dropped(state: RoundState, plan: Plan, now: float) -> None:
@@ -116,7 +205,8 @@ def check_dropped(state: RoundState, plan: Plan, now: float) -> None:
     Or one leader could take the run over by leaving everybody else out of the next roster.
     """
     limit_s = state.rules.genesis.timing.drop_after_s / 2
-    for peer in set(state.rules.roster) - set(plan.next_roster):
+    banned = set(state.rules.genesis.control.banned)
+    for peer in set(state.rules.roster) - set(plan.next_roster) - banned:
         view = state.peers.get(peer)
         is_known_alive = peer == state.rules.me or (view is not None and view.is_met and not _has_left(view))
         if is_known_alive and _silent_s(state, peer, now) <= limit_s:
@@ -132,7 +222,7 @@ def _may_join(state: RoundState, peer: PeerId, now: float) -> bool:
     return (
         heartbeat is not None
         and is_live(state, peer, now)
-        and rules.genesis.membership.admits(peer)
+        and rules.admits(peer)
         and heartbeat.phase in _HOLDS_STATE
         and (heartbeat.round, heartbeat.state_hash) == (rules.round - 1, rules.parent_state)
     )
@@ -152,6 +242,13 @@ def is_justified(state: RoundState, plan: Plan) -> bool:
 def is_tainted(state: RoundState, plan: Plan) -> bool:
     """Whether a span of ``plan`` is in the hands of a peer whose misconduct is proven."""
     return any(span.owner in state.proven for span in plan.spans)
+
+
+def is_as_before(before: Heartbeat, after: Heartbeat) -> bool:
+    """Whether a peer can do the same as before. Its progress counts only when something else makes a plan due."""
+    if before.phase != after.phase and not _HOLDS_STATE.issuperset((before.phase, after.phase)):
+        return False
+    return before.reachable == after.reachable
 
 
 def audience(state: RoundState) -> tuple[PeerId, ...]:

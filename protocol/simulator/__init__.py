@@ -1,12 +1,43 @@
-"""Round machines in an in-memory soup of messages: loss, duplication, reordering, crashes, restarts, a virtual clock.
+"""Round machines in a simulated world: a virtual clock, a network as data, crashes, sleepers, joiners, liars.
 
 The same `round_machine` that the daemon drives, with everything around it replaced by a priority queue: signatures are
-strings, a span's bytes are a digest, a disk is what a crash leaves. Tests hunt in it for violations, seeded and exactly
-replayable; it checks S1 and S2 while it runs (`Violation`). Faults of the protocol itself are injected by `Soup`
-arguments (`amnesia`, `rules_type`), never in a copy. It models no bandwidth yet, and no command starts it.
+stubs, a span's bytes are a digest, a disk is what a crash leaves. A seed replays a run exactly. Operators choose
+settings with it (``atoll simulate``), tests hunt in it for violations, benchmarks use it where machines are too few.
+
+| file            | what it is                                                                   |
+|-----------------|------------------------------------------------------------------------------|
+| `clock`         | virtual time                                                                 |
+| `network`       | latency, loss, duplication, bandwidth, partitions, dial-out-only peers       |
+| `nodes`         | a node and its disk                                                          |
+| `behaviours`    | honest and misbehaving peers                                                 |
+| `exchanges`     | bulk transfers                                                               |
+| `world`         | nodes, network and machines together; faults                                 |
+| `checks`        | S1 and S2 at every vote and decision                                         |
+
+Faults of the protocol itself are injected by `World` arguments (`amnesia`, `rules_type`), never in a copy.
 """
 
-from .nodes import Disk, Node, Violation, digest, soup_genesis
-from .soup import Soup
+from .behaviours import BEHAVIOURS, Behaviour
+from .network import Link, Network, NetworkModel, Path
+from .nodes import Disk, Node, Violation, digest, people, soup_genesis
+from .world import World
 
-__all__ = ["Disk", "Node", "Soup", "Violation", "digest", "soup_genesis"]
+Soup = World
+"""Former name."""
+
+__all__ = [
+    "BEHAVIOURS",
+    "Behaviour",
+    "Disk",
+    "Link",
+    "Network",
+    "NetworkModel",
+    "Node",
+    "Path",
+    "Soup",
+    "Violation",
+    "World",
+    "digest",
+    "people",
+    "soup_genesis",
+]

@@ -3,18 +3,15 @@
 from __future__ import annotations
 
 import hashlib
+from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from ..grace import Pace
 from ..identity import Identity, PeerId
-from ..messages import (
-    Commit,
-    SpanResult,
-)
-from ..round_machine import (
-    Acceptor,
-    RoundState,
-)
+from ..messages import Commit, Heartbeat, NodePhase
+from ..round_machine import Acceptor, Event, PeerView, Phase, Received, RoundState
 from ..spec import Genesis, MembershipConfig, TimingConfig
+from .behaviours import Behaviour
 
 
 class Violation(AssertionError):
@@ -27,6 +24,7 @@ class Disk:
 
     acceptors: dict[int, Acceptor] = field(default_factory=dict[int, Acceptor])
     held: dict[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
+    """Plan id → digests of the span results that are durable."""
     commits: list[Commit] = field(default_factory=list[Commit])
 
 
@@ -37,30 +35,85 @@ class Node:
     peer: PeerId
     disk: Disk = field(default_factory=Disk)
     state: RoundState | None = None
-    arrived: dict[tuple[str, int], SpanResult] = field(default_factory=dict[tuple[str, int], SpanResult])
     given_up: list[str] = field(default_factory=list[str])
     """Reasons of the contributions that were withdrawn."""
+    offered_tokens: int = 0
+    """Of its last contribution."""
     reachable: bool = True
-    phase: str = "training"
+    phase: NodePhase = "training"
+    """What its trainer does; while it trains, the machine's phase says more."""
+    progress: dict[str, float] = field(default_factory=dict[str, float])
+    """Further fields of its heartbeats."""
+    paces: list[Pace] = field(default_factory=list[Pace])
+    behaviour: Behaviour = field(default_factory=Behaviour)
+    is_asleep: bool = False
+    slept_since_s: float = 0.0
+    inbox: list[Event] = field(default_factory=list[Event])
+    """What came while it slept."""
+    clock_offset_s: float = 0.0
+    """How far its clock is from the world's: `RoundState` times are in its own."""
+    early: dict[tuple[PeerId, str], Received] = field(default_factory=dict[tuple[PeerId, str], Received])
+    """Messages for the round after the present one."""
+    heard: dict[PeerId, PeerView] = field(default_factory=dict[PeerId, PeerView])
+    """Heartbeats since the machine's last event that only say that their senders live: it gets them with the next."""
+    num_starts: int = 0
+    started_s: float = 0.0
+    up_s: float = 0.0
+    """How long it has been up, before its last start."""
+    heartbeat: Heartbeat | None = None
+    """The last one that it has sent; the next is the same value if nothing has changed."""
+
+    @property
+    def is_honest(self) -> bool:
+        return type(self.behaviour) is Behaviour
 
     @property
     def is_up(self) -> bool:
         return self.state is not None
+
+    def total_up_s(self, now: float) -> float:
+        """How long it has been up, all its starts together."""
+        return self.up_s + (now - self.started_s if self.is_up else 0.0)
+
+    @property
+    def is_running(self) -> bool:
+        """Up and not suspended."""
+        return self.state is not None and not self.is_asleep
 
     @property
     def round(self) -> int:
         """The round it works on."""
         return len(self.disk.commits) + 1
 
+    @property
+    def told_phase(self) -> NodePhase:
+        """The phase that its heartbeats say."""
+        if self.phase != "training" or self.state is None:
+            return self.phase
+        return _PHASES.get(self.state.phase, "training")
 
-def soup_genesis(num_peers: int, **membership: int) -> Genesis:
+
+_PHASES: dict[Phase, NodePhase] = {
+    Phase.READY: "ready",
+    Phase.REDUCING: "exchanging",
+    Phase.IN_DOUBT: "exchanging",
+}
+
+
+def people(num_peers: int) -> list[PeerId]:
+    """Peer ids of simulated nodes: always the same ones."""
+    seeds = (bytes([number]) * 32 if number < 256 else number.to_bytes(32, "big") for number in range(1, num_peers + 1))
+    return [Identity.from_seed(seed).peer_id for seed in seeds]
+
+
+def soup_genesis(num_peers: int, **membership: object) -> Genesis:
     """A genesis with short times for ``num_peers`` members; further ones may join."""
-    people = [Identity.from_seed(bytes([number + 1]) * 32).peer_id for number in range(num_peers + 4)]
+    peers = people(num_peers + 4)
     return Genesis(
         name="soup",
         protocol_version=1,
         initial_state="00" * 32,
-        operators=(people[0],),
+        operators=(peers[0],),
         model={},
         timing=TimingConfig(
             heartbeat_interval_s=1,
@@ -72,10 +125,16 @@ def soup_genesis(num_peers: int, **membership: int) -> Genesis:
             quorum_timeout_s=200,
         ),
         membership=MembershipConfig.model_validate(
-            {"roster": tuple(people[:num_peers]), "allowed": tuple(people[num_peers:]), **membership}
+            {"roster": tuple(peers[:num_peers]), "allowed": tuple(peers[num_peers:]), **membership}
         ),
     )
 
 
 def digest(*parts: object) -> str:
+    """A made-up digest that depends on ``parts`` alone."""
     return hashlib.sha256(repr(parts).encode()).hexdigest()
+
+
+def state_hash(commits: Sequence[Commit]) -> str:
+    """Stands for the hash of the weights after ``commits``."""
+    return digest(*(commit.record.content_id() for commit in commits[-1:]), len(commits))

@@ -7,7 +7,7 @@ The way from the snapshot's round to the head is by results: `catch_up`.
 from __future__ import annotations
 
 from .catch_up import StateMismatch, catch_up
-from .chain import Chain, InvalidChain, check_commit
+from .chain import Chain, InvalidChain, RulesMissing, check_commit
 from .client import StateSync, StateUnavailable, SyncedState, SyncProgress
 from .pacing import Pacer
 from .planning import Certifier, Uncertified
@@ -20,6 +20,7 @@ __all__ = [
     "InvalidChain",
     "Pacer",
     "PartialSnapshot",
+    "RulesMissing",
     "SnapshotLeaves",
     "SnapshotManifest",
     "StateMismatch",

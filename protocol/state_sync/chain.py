@@ -9,15 +9,22 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
+from ..amendments import UnknownRules
 from ..messages import Commit, Record
 from ..standing import Standing
 
 VerifyCommit = Callable[[Commit, Standing], None]
 """Raises an exception that says why, unless the commit is valid after that standing and a quorum has certified it."""
+StandingAfter = Callable[[Commit], Standing]
+"""What a commit leaves in force, by the run's rules: where a lineage begins, its roster is not the commit's."""
 
 
 class InvalidChain(ValueError):
     """A commit that does not continue the chain, or whose certificate does not hold."""
+
+
+class RulesMissing(InvalidChain):
+    """A commit that cannot be judged here: it names rules made by amendments that are not known. Not a lie."""
 
 
 @dataclass(frozen=True)
@@ -26,10 +33,11 @@ class Chain:
 
     anchor: Standing
     commits: tuple[Commit, ...] = ()
+    standing_after: StandingAfter = Standing.after
 
     @property
     def head(self) -> Standing:
-        return Standing.after(self.commits[-1]) if self.commits else self.anchor
+        return self.standing_after(self.commits[-1]) if self.commits else self.anchor
 
     def record(self, round_number: int) -> Record | None:
         """The record that decided a round, if it lies after the anchor."""
@@ -41,7 +49,7 @@ class Chain:
         head, added = self.head, list[Commit]()
         for commit in commits:
             check_commit(head, commit, verify_commit)
-            head = Standing.after(commit)
+            head = self.standing_after(commit)
             added.append(commit)
         return replace(self, commits=self.commits + tuple(added))
 
@@ -57,5 +65,7 @@ def check_commit(head: Standing, commit: Commit, verify_commit: VerifyCommit) ->
         raise InvalidChain(f"commit of round {plan.round} was voted on by another roster than its parent names")
     try:
         verify_commit(commit, head)
+    except UnknownRules as error:
+        raise RulesMissing(str(error)) from None
     except Exception as error:
         raise InvalidChain(f"commit of round {plan.round}: {error}") from error

@@ -15,11 +15,10 @@ from dataclasses import dataclass, field
 from pathlib import Path
 from typing import TypeVar
 
-from pydantic import ValidationError
-
 from ..identity import PeerId
 from ..messages import Commit, Frozen
 from ..offload import off_loop
+from ..parsing import Unreadable, parse
 from ..payload import read_answer, read_payload
 from ..transport import (
     MAX_FRAME_BYTES,
@@ -32,11 +31,12 @@ from ..transport import (
     Transport,
 )
 from ..wakeup import Signal
-from .chain import Chain, InvalidChain, VerifyCommit
+from .chain import Chain, InvalidChain, RulesMissing, VerifyCommit
 from .planning import Certifier, LeafQueue, Uncertified, newest
 from .snapshot import PartialSnapshot, SnapshotManifest
 from .wire import MAX_COMMITS, PROTOCOL, CommitsAnswer, CommitsRequest, LeafRequest, ManifestRequest
 
+_MAX_DETAIL_CHARS = 300
 T = TypeVar("T")
 F = TypeVar("F", bound=Frozen)
 
@@ -101,6 +101,8 @@ class StateSync:
     """Two requests on their way hide the round trip."""
     max_passes: int = 8
     """How often a target that has moved away is followed before giving up."""
+    max_manifests_at_once: int = 8
+    """Unverified manifests are up to 4 MiB each, whoever sends them."""
     causes: dict[PeerId, str] = field(default_factory=dict[PeerId, str])
     received_bytes: dict[PeerId, int] = field(default_factory=dict[PeerId, int])
     _liars: set[PeerId] = field(default_factory=set[PeerId])
@@ -169,20 +171,33 @@ class StateSync:
             first = self.chain.head.round + 1
             await stream.write(CommitsRequest(first=first, count=MAX_COMMITS).canonical())
             answer = await self._read(stream, CommitsAnswer, 256)
-            commits = [await self._read(stream, Commit, MAX_MESSAGE_BYTES) for _ in range(answer.num_commits)]
-            try:
-                self.chain = await off_loop(self.executor, self.chain.extended, commits, self.verify_commit)
-            except InvalidChain as error:
-                raise RemoteProtocolError(stream.remote, "invalid chain", str(error)) from None
+            for _ in range(answer.num_commits):
+                commit = await self._read(stream, Commit, MAX_MESSAGE_BYTES)
+                if not await self._extend(stream.remote, commit):
+                    return
             if answer.num_commits < MAX_COMMITS:
                 return
+
+    async def _extend(self, donor: PeerId, commit: Commit) -> bool:
+        """Each commit is verified when it comes: a liar makes us hold one that is false, not a whole answer of them.
+
+        False if it cannot be judged here: heartbeats bring the amendments that are missing, then we come again.
+        """
+        try:
+            self.chain = await off_loop(self.executor, self.chain.extended, (commit,), self.verify_commit)
+        except RulesMissing as error:
+            self.note(donor, str(error))
+            return False
+        except InvalidChain as error:
+            raise RemoteProtocolError(donor, "invalid chain", str(error)[:_MAX_DETAIL_CHARS]) from None
+        return True
 
     async def _read(self, stream: ByteStream, kind: type[F], max_bytes: int) -> F:
         frame = await stream.read(max_bytes)
         self.count(stream.remote, len(frame))
         try:
-            return await off_loop(self.executor, kind.model_validate_json, frame)
-        except ValidationError:
+            return await off_loop(self.executor, parse, kind, frame)
+        except Unreadable:
             raise RemoteProtocolError(stream.remote, f"malformed {kind.__name__}") from None
 
     def count(self, donor: PeerId, num_bytes: int) -> None:
@@ -191,8 +206,13 @@ class StateSync:
     # Manifests
 
     async def _collect_manifests(self) -> dict[PeerId, SnapshotManifest]:
-        donors = self._candidates()
-        found = await asyncio.gather(*(self._with_stream(donor, self._ask_manifest) for donor in donors))
+        donors, turn = self._candidates(), asyncio.Semaphore(self.max_manifests_at_once)
+
+        async def ask(donor: PeerId) -> SnapshotManifest | None:
+            async with turn:
+                return await self._with_stream(donor, self._ask_manifest)
+
+        found = await asyncio.gather(*map(ask, donors))
         return {donor: manifest for donor, manifest in zip(donors, found, strict=True) if manifest is not None}
 
     async def _ask_manifest(self, stream: ByteStream) -> SnapshotManifest | None:

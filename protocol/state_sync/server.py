@@ -3,15 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
-from typing import Protocol
-
-from pydantic import ValidationError
+from typing import ParamSpec, Protocol, TypeVar
 
 from ..messages import Commit, Digest
 from ..offload import off_loop
+from ..parsing import Unreadable, parse_any
 from ..payload import NO, YES, write_payload
+from ..quotas import STATE_STREAMS_PER_PEER
 from ..stream_limit import StreamLimit
 from ..transport import Buffer, ByteStream, RemoteProtocolError, Transport
 from .pacing import Pacer
@@ -25,6 +25,9 @@ from .wire import (
     LeafRequest,
     ManifestRequest,
 )
+
+P = ParamSpec("P")
+T = TypeVar("T")
 
 
 class StateSource(Protocol):
@@ -51,8 +54,8 @@ class StateSource(Protocol):
 class StateServer:
     """Answers ``state`` streams; one per node.
 
-    At most ``max_concurrent`` requests are answered at a time, the others wait their turn; leaves leave at the pacer's
-    speed.
+    At most ``max_concurrent`` answers are read from disk and memory at a time, the others wait their turn; a peer that
+    is slow to take its answer holds up nobody. Leaves leave at the pacer's speed.
     """
 
     def __init__(
@@ -60,7 +63,7 @@ class StateServer:
         transport: Transport,
         source: StateSource,
         executor: Executor,
-        max_streams_per_peer: int = 4,
+        max_streams_per_peer: int = STATE_STREAMS_PER_PEER,
         max_concurrent: int = 8,
         pacer: Pacer | None = None,
     ) -> None:
@@ -75,13 +78,12 @@ class StateServer:
         with self._limit.hold(stream.remote):
             while True:
                 frame = await stream.read(MAX_REQUEST_BYTES)
-                async with self._turn:
-                    await self._answer(stream, frame)
+                await self._answer(stream, frame)
 
     async def _answer(self, stream: ByteStream, frame: bytes) -> None:
         try:
-            request = REQUEST.validate_json(frame)
-        except ValidationError:
+            request = parse_any(REQUEST, frame)
+        except Unreadable:
             raise RemoteProtocolError(stream.remote, "malformed state request") from None
         match request:
             case CommitsRequest():
@@ -94,20 +96,31 @@ class StateServer:
                 raise AssertionError(request)
 
     async def _send_commits(self, stream: ByteStream, request: CommitsRequest) -> None:
-        commits = await off_loop(self._executor, self._source.commits, request.first, request.count)
+        commits = await self._work(self._encoded_commits, request)
         answer = CommitsAnswer(num_commits=len(commits), head=self._source.head_round)
         await stream.write(answer.canonical())
         for commit in commits:
-            await stream.write(commit.canonical())
+            await stream.write(commit)
+
+    def _encoded_commits(self, request: CommitsRequest) -> list[bytes]:
+        return [commit.canonical() for commit in self._source.commits(request.first, request.count)]
+
+    async def _work(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
+        async with self._turn:
+            return await off_loop(self._executor, work, *args, **kwargs)
 
     async def _send_manifest(self, stream: ByteStream) -> None:
-        manifest = await off_loop(self._executor, self._source.manifest)
+        manifest = await self._work(self._encoded_manifest)
         await stream.write(NO if manifest is None else YES)
         if manifest is not None:
-            await stream.write(manifest.canonical())
+            await stream.write(manifest)
+
+    def _encoded_manifest(self) -> bytes | None:
+        manifest = self._source.manifest()
+        return None if manifest is None else manifest.canonical()
 
     async def _send_leaf(self, stream: ByteStream, digest: Digest) -> None:
-        data = await off_loop(self._executor, self._source.read_leaf, digest)
+        data = await self._work(self._source.read_leaf, digest)
         await stream.write(NO if data is None else YES)
         if data is not None:
             await self._pacer.spend(len(data))

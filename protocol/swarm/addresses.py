@@ -185,6 +185,12 @@ def keep_ports(listen: tuple[str, ...], found: Sequence[str]) -> tuple[str, ...]
     return tuple(kept)
 
 
+def not_listening(listen: Sequence[str], found: Sequence[str]) -> list[str]:
+    """Addresses of ``listen`` whose port is not among p2pd's own: it starts although it could not listen on some."""
+    ports = {(w.transport, w.port) for w in map(endpoint, found) if w}
+    return [text for text in listen if (w := endpoint(text)) and (w.transport, w.port) not in ports]
+
+
 def _tail(text: str) -> list[str]:
     return [name for name, _ in parse(text)[2:]]
 
@@ -205,6 +211,21 @@ def reach(text: str) -> str:
     if ip.is_loopback or ip.is_unspecified:
         return "loopback"
     return "public" if ip.is_global else "private"
+
+
+MAX_RELAYED = 4
+_BY_USE = {"public": 0, "name": 0, "relay": 1, "private": 2, "loopback": 3}
+
+
+def by_use(texts: Sequence[str]) -> tuple[str, ...]:
+    """What others can use first, TCP before UDP (a third of the CPU per byte); at most `MAX_RELAYED` relays."""
+
+    def is_udp(text: str) -> bool:
+        return any(name == "udp" for name, _ in parse(text))
+
+    ordered = sorted(texts, key=lambda text: (_BY_USE[reach(text)], is_udp(text)))
+    too_many = [text for text in ordered if is_relayed(text)][MAX_RELAYED:]
+    return tuple(text for text in ordered if text not in too_many)
 
 
 class PortInUse(OSError):

@@ -41,8 +41,10 @@ def _run_key(run_id: str) -> str:
 class RunRecordValidator(RecordValidatorBase):
     """Accepts exactly the signed records of one run's peers."""
 
-    def __init__(self, run_id: str, now: Callable[[], float] = time.time) -> None:
-        self._run_id = run_id
+    def __init__(
+        self, run_id: str, now: Callable[[], float] = time.time, admits: Callable[[PeerId], bool] = lambda _: True
+    ) -> None:
+        self._run_id, self._admits = run_id, admits
         self._now = now
         self._key = DHTID.generate(source=_run_key(run_id)).to_bytes()
         self._expiries: dict[str, float] = {}
@@ -68,7 +70,7 @@ class RunRecordValidator(RecordValidatorBase):
             return True
         envelope = check_record(raw, self._run_id, self._now())
         is_own = envelope.header.sender == subkey and record.expiration_time == stored_until(envelope)
-        if not is_own or not self._has_room(subkey):
+        if not is_own or not self._admits(PeerId(subkey)) or not self._has_room(subkey):
             return False
         self._verified[subkey] = fingerprint
         return True
@@ -108,35 +110,37 @@ class DhtDirectory:
         self,
         peer_id: PeerId,
         run_id: str,
-        client_only: bool,
         learn: Callable[[PeerId, tuple[str, ...]], None],
         on_conflict: Callable[[str], None],
     ) -> None:
         self._learn = learn
         self._peer_id = peer_id
         self._run_id = run_id
-        self._client_only = client_only
         self._on_conflict = on_conflict
+        self._admits: Callable[[PeerId], bool] = lambda _: True
         self._node: Any = None
         self._own: Envelope | None = None
         self._latest: dict[PeerId, Envelope] = {}
 
-    async def attach(self, daemon: P2pd, peers: Iterable[PeerId]) -> None:
-        """(Re)build the DHT node on a new p2pd; keeps what was stored and publishes our record again."""
+    async def attach(self, daemon: P2pd, peers: Iterable[PeerId], *, client_only: bool = False) -> None:
+        """(Re)build the DHT node on a new p2pd; keeps what was stored and publishes our record again.
+
+        ``client_only``: others cannot dial us, so we stay out of their routing tables.
+        """
         stored = self._node.protocol.storage if self._node is not None else None
         async with asyncio.timeout(_CALL_TIMEOUT_S):  # with p2pd gone, registering handlers would wait for ever
-            self._node = await self._create_node(daemon)
+            self._node = await self._create_node(daemon, client_only)
         if stored is not None:
             self._node.protocol.storage = stored
         await self.meet(peers)
         if self._own is not None:
             await self._store(self._own)
 
-    async def _create_node(self, daemon: P2pd) -> Any:
+    async def _create_node(self, daemon: P2pd, client_only: bool) -> Any:
         return await DHTNode.create(
             p2p=daemon.p2p,
-            record_validator=RunRecordValidator(self._run_id),
-            client_mode=self._client_only,
+            record_validator=RunRecordValidator(self._run_id, admits=lambda peer: self._admits(peer)),
+            client_mode=client_only,
             ensure_bootstrap_success=False,
             strict=False,
             # The application keeps its own latest records; hivemind's caches would only start refresh tasks.
@@ -145,6 +149,9 @@ class DhtDirectory:
             cache_on_store=False,
             cache_refresh_before_expiry=0,
         )
+
+    def admit(self, admits: Callable[[PeerId], bool]) -> None:
+        self._admits = admits
 
     async def meet(self, peers: Iterable[PeerId]) -> None:
         """Enter ``peers`` into the routing table, and us into theirs."""

@@ -6,7 +6,7 @@ import asyncio
 import collections
 import contextlib
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 
 from .. import transport as contract
 from ..allowance import Allowances
@@ -14,6 +14,7 @@ from ..identity import PeerId
 from . import addresses, messages
 from ._hivemind import log
 from .p2pd import P2pd, P2pdError
+from .paths import Paths
 from .settings import SwarmEvent, SwarmSettings
 from .streams import SwarmStream, greet, receive_hello, refuse, welcome
 
@@ -36,6 +37,7 @@ class Libp2pTransport:
         self._settings = settings
         self._emit = emit
         self._traffic = contract.Traffic()
+        self.paths = Paths(settings.direct_timeout_s)
         self._daemon: asyncio.Future[P2pd] = asyncio.get_running_loop().create_future()
         self._addresses: collections.OrderedDict[PeerId, tuple[str, ...]] = collections.OrderedDict()
         self._served: dict[str, contract.StreamHandler] = {}
@@ -190,14 +192,17 @@ class Libp2pTransport:
         await outbox.send(message)
 
     async def open(self, peer: PeerId, protocol: str) -> contract.ByteStream:
-        limit_s = self._settings.direct_timeout_s
-        deadline_s = asyncio.get_running_loop().time() + limit_s
+        """See `transport.Transport.open`. A peer that is relay-only (`paths.Paths`) is refused at once; one that was
+        met through a relay just now gets the time for a direct connection."""
         while True:
-            stream, _ = await self._open_run_stream(peer, STREAMS, protocol.encode())
-            if self._settings.bulk_over_relay or not stream.is_relayed:
-                return stream
-            stream.abort()
-            if asyncio.get_running_loop().time() > deadline_s:
+            if self._settings.bulk_over_relay or not self.paths.is_relay_only(peer, time.monotonic()):
+                stream, _ = await self._open_run_stream(peer, STREAMS, protocol.encode())
+                self.paths.note(peer, "relayed" if stream.is_relayed else "direct", time.monotonic())
+                if self._settings.bulk_over_relay or not stream.is_relayed:
+                    return stream
+                stream.abort()
+            if self.paths.is_relay_only(peer, time.monotonic()):
+                limit_s = self._settings.direct_timeout_s
                 raise contract.PeerUnreachable(peer, f"only through a relay, no direct connection within {limit_s:g} s")
             await asyncio.sleep(_DIRECT_POLL_S)
 
@@ -231,6 +236,17 @@ class Libp2pTransport:
             await daemon.connect(peer, self._addresses.get(peer, ()), self._settings.connect_timeout_s)
         except P2pdError as error:
             raise contract.PeerUnreachable(peer, shorten(str(error))) from None
+
+    async def connect_all(self, targets: Mapping[PeerId, Sequence[str]], timeout_s: float) -> None:
+        """Dial all at once for at most ``timeout_s``; one that hangs delays nobody further. Never raises."""
+        tasks = [
+            asyncio.create_task(self.connect(peer, tuple(dict.fromkeys(texts)))) for peer, texts in targets.items()
+        ]
+        if tasks:
+            await asyncio.wait(tasks, timeout=timeout_s)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
 
     def learn(self, peer: PeerId, known: tuple[str, ...]) -> None:
         """Remember where a peer can be dialled; replaces what was known. Addresses that do not parse are left out."""

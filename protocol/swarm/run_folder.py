@@ -24,6 +24,7 @@ from ..folder_guard import FolderGuard
 PREFIX = "atoll-"
 _RECORD = "owner.json"
 _MAX_PATH_BYTES = 107 - len("/p2pclient-") - 11 - len(".sock")
+_MAX_RECORD_BYTES = 4096
 _guards: dict[Path, FolderGuard] = {}
 
 
@@ -75,9 +76,14 @@ def _write(folder: Path, record: dict[str, Any]) -> None:
 
 
 def _read(folder: Path) -> dict[str, Any] | None:
+    """The record of a folder of ours. None for all others': in a shared place anybody may have put anything there."""
     try:
-        record: object = json.loads((folder / _RECORD).read_text())
-    except (OSError, ValueError):
+        if folder.lstat().st_uid != os.getuid():
+            return None
+        descriptor = os.open(folder / _RECORD, os.O_RDONLY | os.O_NOFOLLOW | os.O_NONBLOCK | os.O_CLOEXEC)
+        with os.fdopen(descriptor, "rb") as file:
+            record: object = json.loads(file.read(_MAX_RECORD_BYTES))
+    except (OSError, ValueError, RecursionError):
         return None
     return cast("dict[str, Any]", record) if isinstance(record, dict) else None
 
@@ -114,11 +120,7 @@ def sweep(parent: Path) -> None:
     """Remove folders of ours whose owner is gone, and end the p2pd they name if it still runs."""
     for folder in parent.glob(f"{PREFIX}*"):
         record = _read(folder)
-        try:
-            is_ours = folder.stat().st_uid == os.getuid()
-        except OSError:
-            continue
-        if record is None or not is_ours or _is_running(record.get("owner_pid"), record.get("owner_start")):
+        if record is None or _is_running(record.get("owner_pid"), record.get("owner_start")):
             continue
         if _is_running(record.get("child_pid"), record.get("child_start")):
             with contextlib.suppress(OSError):

@@ -17,10 +17,11 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any, Literal, Self, cast
 
-from pydantic import BaseModel, ConfigDict, Field, ValidationError
+from pydantic import BaseModel, ConfigDict, Field
 
 from .. import transport as contract
 from ..identity import Identity, PeerId, public_key_of
+from ..parsing import Unreadable, parse
 from . import addresses, run_folder
 from .libp2p_transport import Libp2pTransport, protocol_prefix, shorten
 from .p2pd import P2pd, P2pdError, P2pdOptions
@@ -47,6 +48,7 @@ class Answer(BaseModel):
     model_config = ConfigDict(frozen=True, extra="ignore")
     run_id: str = Field(max_length=64)
     is_alive: bool = False
+    is_relay: bool = False
     observed_host: str = Field(default="", max_length=64)
     open_ports: tuple[int, ...] = Field(default=(), max_length=MAX_DIAL_BACK_PORTS)
 
@@ -54,16 +56,17 @@ class Answer(BaseModel):
 class Answerer:
     """Serves `HELLO_PROTOCOL`."""
 
-    def __init__(self, transport: Libp2pTransport, run_id: str, timeout_s: float) -> None:
+    def __init__(self, transport: Libp2pTransport, settings: SwarmSettings) -> None:
         self._transport = transport
-        self._run_id = run_id
-        self._timeout_s = timeout_s
+        self._run_id = settings.run_id
+        self._is_relay = settings.is_seed
+        self._timeout_s = settings.connect_timeout_s
         transport.serve_raw(HELLO_PROTOCOL, self._handle)
 
     async def _handle(self, stream: SwarmStream, hello: bytes, address: str) -> None:
         try:
-            question = Question.model_validate_json(hello or b"{}")
-        except ValidationError:
+            question = parse(Question, hello or b"{}")
+        except Unreadable:
             raise contract.RemoteProtocolError(stream.remote, "malformed question") from None
         answer = await self._answer(question, stream.remote, address)
         await welcome(stream, answer.model_dump_json().encode())
@@ -76,7 +79,7 @@ class Answerer:
             return Answer(run_id=self._run_id, is_alive=await self._is_alive(question.peer))
         if question.kind == "dial_back":
             return await self._dial_back(question.ports, address)
-        return Answer(run_id=self._run_id)
+        return Answer(run_id=self._run_id, is_relay=self._is_relay)
 
     async def _is_alive(self, peer: str) -> bool:
         """Whether the peer's application answers us; asked by a node that was given the same key.
@@ -97,7 +100,7 @@ class Answerer:
 
     async def _dial_back(self, ports: Sequence[int], address: str) -> Answer:
         """Try TCP ports of the asker, only at the address that its connection comes from (no request forgery)."""
-        where = addresses.endpoint(address) if address else None
+        where = addresses.endpoint(address) if address else None  # None for a relayed one
         if where is None:
             return Answer(run_id=self._run_id)
         found = await asyncio.gather(*(tcp_cause(where.host, port, DIAL_BACK_TIMEOUT_S) for port in ports))
@@ -110,8 +113,8 @@ async def ask(transport: Libp2pTransport, peer: PeerId, question: Question, time
     stream, payload = await transport.open_raw(peer, HELLO_PROTOCOL, question.model_dump_json().encode(), timeout_s)
     await stream.close()
     try:
-        return Answer.model_validate_json(payload)
-    except ValidationError:
+        return parse(Answer, payload)
+    except Unreadable:
         raise contract.PeerUnreachable(peer, "it is not an atoll node of this version") from None
 
 
@@ -223,7 +226,7 @@ async def _dial_libp2p(
     if answer.run_id != settings.run_id:
         detail = f"it serves another run ({answer.run_id[:12]}…, not {settings.run_id[:12]}…); check the run spec"
         return SeedResult(address, peer, SeedCause.WRONG_RUN, detail)
-    return SeedResult(address, peer, SeedCause.ANSWERED, "answered")
+    return SeedResult(address, peer, SeedCause.ANSWERED, "answered", answer.is_relay)
 
 
 async def dial_all(
@@ -316,6 +319,11 @@ async def ask_whether_taken(probe: Probe, own: PeerId, answered: Sequence[SeedRe
             f"another node is running with the same identity …{own[-5:]} (file {settings.identity_path}); "
             "stop that node, or give this one a key of its own: move the file away and start again"
         )
+
+
+def usable_relays(results: Sequence[SeedResult]) -> tuple[str, ...]:
+    """Seeds that just answered and offer to relay, each once: a dead or doubled one delays the reservation to 180 s."""
+    return tuple({result.peer: result.address for result in results if result.answered and result.is_relay}.values())
 
 
 def to_json(results: Sequence[SeedResult]) -> str:

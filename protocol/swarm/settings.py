@@ -35,8 +35,9 @@ class SwarmSettings(BaseModel):
     temporary folder, if it is not given or its path is too long for a socket (about 80 characters)."""
     is_seed: bool = False
     """Serve as a relay for peers behind routers."""
-    behind_router: bool = False
-    """Nobody can dial us: reserve a slot at the seeds that answered, and stay out of the routing tables."""
+    behind_router: bool | None = None
+    """True: nobody can dial us, so reserve a slot at the seeds that answered, and stay out of the routing tables.
+    False: never do so. None: do so once peers have measured twice in a row that no TCP port of ours leads here."""
     map_ports: bool = False
     """Ask the router to forward the port (UPnP/NAT-PMP)."""
     start_timeout_s: Seconds = 20.0
@@ -92,6 +93,8 @@ class SeedResult:
     cause: SeedCause
     detail: str
     """One sentence for the user: what happened and what to check."""
+    is_relay: bool = False
+    """Whether it offers to relay connections to peers behind routers."""
 
     @property
     def answered(self) -> bool:
@@ -111,11 +114,23 @@ class Health:
     connected_peers: tuple[PeerId, ...]
     direct_peers: tuple[PeerId, ...]
     """Peers with at least one connection that is not relayed; bulk streams go to these only."""
+    relay_only_peers: tuple[PeerId, ...]
+    """Connected peers for which no direct connection came about within `SwarmSettings.direct_timeout_s`."""
     addresses: tuple[str, ...]
     reachable: bool
     """Whether others can dial us, as far as it is known (see `reachability`)."""
     reachability: str
-    """One sentence: who confirmed it, or which port failed and what to do."""
+    """One sentence: who confirmed it, or which port failed where."""
+    reachability_fix: str
+    """What would mend it; empty if nothing has to."""
+    measured_by: tuple[PeerId, ...]
+    """The peers that dialled back."""
+    is_relayed: bool
+    """Whether others reach this node through a relay."""
+
+    def path(self, peer: PeerId) -> Literal["direct", "relayed"] | None:
+        """How a peer is connected; None: it is not."""
+        return "direct" if peer in self.direct_peers else "relayed" if peer in self.connected_peers else None
 
 
 EventKind = Literal[
@@ -127,6 +142,7 @@ EventKind = Literal[
     "peer_refused",
     "identity_conflict",
     "reachability",
+    "relays",
     "addresses",
     "stopped",
 ]
@@ -139,6 +155,8 @@ class SwarmEvent:
     kind: EventKind
     text: str
     peer: PeerId | None = None
+    fix: str = ""
+    """What the user can do, if anything has to be done."""
 
 
 class SwarmError(Exception):

@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-from collections.abc import Callable, Sequence
+import time
+from collections.abc import Callable, Collection, Mapping, Sequence
 from pathlib import Path
 
 from .. import transport as contract
 from ..identity import Identity, PeerId
-from . import addresses, run_folder, seeds
+from . import addresses, reachability, run_folder, seeds
 from ._hivemind import P2PDaemonError, log
 from .directory import DhtDirectory
 from .libp2p_transport import Libp2pTransport, protocol_prefix, usable_address
@@ -31,11 +32,8 @@ class Swarm:
         self.peer_id = identity.peer_id
         self._listeners: list[Callable[[SwarmEvent], None]] = []
         self._transport = Libp2pTransport(identity.peer_id, settings, self._emit)
-        client_only = settings.behind_router
-        self._directory = DhtDirectory(
-            identity.peer_id, settings.run_id, client_only, self._transport.learn, self._on_conflict
-        )
-        self._answerer = seeds.Answerer(self._transport, settings.run_id, settings.connect_timeout_s)
+        self._directory = DhtDirectory(identity.peer_id, settings.run_id, self._transport.learn, self._on_conflict)
+        self._answerer = seeds.Answerer(self._transport, settings)
         self._folder: Path | None = None
         self._daemon: P2pd | None = None
         self._relays: tuple[str, ...] = ()
@@ -46,7 +44,9 @@ class Swarm:
         self._seed_results: tuple[SeedResult, ...] = ()
         self._num_restarts = 0
         self._last_failure = ""
-        self._reachable, self._reachability = not settings.behind_router, "nobody has confirmed it yet"
+        self._position = reachability.Position(settings.behind_router, bool(settings.announce))
+        self._moved = asyncio.Event()
+        """A healthy p2pd has to be replaced by one with other arguments."""
         self._connected: dict[PeerId, tuple[str, ...]] = {}
         self._tasks: list[asyncio.Task[None]] = []
         self._stopping = False
@@ -87,6 +87,8 @@ class Swarm:
         self._folder = run_folder.create(self.settings.runtime_folder)
         await self._start_daemon()
         await self._meet_everybody()
+        if text := "" if self.reachable else reachability.unroutable(self.addresses, self._connected):
+            self._emit(SwarmEvent("addresses", text))
         self._tasks = [asyncio.create_task(self._supervise()), asyncio.create_task(self._redial())]
         self._emit(SwarmEvent("started", f"listening on {', '.join(self.addresses) or 'no address'}"))
 
@@ -98,19 +100,30 @@ class Swarm:
         async with seeds.Probe(self.settings) as probe:
             results = await probe.dial(targets)
             await seeds.ask_whether_taken(probe, self.peer_id, results, self.settings)
+            await self._find_position(probe, results)
         num_asked = sum(result.answered for result in results)
         if num_asked:
             who = "1 peer knows" if num_asked == 1 else f"{num_asked} peers know"
             self._emit(SwarmEvent("identity", f"identity free, OK: {who} of no other node with it"))
-        self._silent = {result.peer for result in results if not result.answered}
+        # One address of a peer may be dead while another answers.
+        self._silent = {r.peer for r in results} - {r.peer for r in results if r.answered}
         # Our own address answers only if a node with our key runs there; dead is what it should be.
         by_address = {result.address: result for result in results if result.peer != self.peer_id}
         self._seed_results = tuple(by_address[seed] for seed in self.settings.seeds if seed in by_address)
         for result in self._seed_results:
             self._emit(SwarmEvent("seed", f"seed {result.address}: {result.detail}", result.peer))
-        relays = {r.peer: r.address for r in results if r.answered and r.address in self.settings.seeds}
-        # Each once: one dead or doubled relay delays the reservation to 180 s.
-        self._relays = tuple(relays.values()) if self.settings.behind_router else ()
+
+    async def _find_position(self, probe: seeds.Probe, results: Sequence[SeedResult]) -> None:
+        """Whether we are a home, before p2pd starts: as another kind of node it would have to be restarted, and for a
+        minute after that its TCP connections could not begin at its listen port, without which no hole is punched."""
+        self._relays = seeds.usable_relays(results)
+        answered = {result.peer: (result.address,) for result in results if result.answered and result.peer}
+        async with reachability.open_ports(self._listen) as self._listen:
+            await self._check_reachability(probe.transport, answered)
+            if self._position.is_doubtful:
+                await self._check_reachability(probe.transport, answered)
+        if self._position.should_move:
+            self._emit(SwarmEvent("relays", self._position.move(len(self._relays))))
 
     def _dial_targets(self, with_own: bool = False) -> list[str]:
         remembered = list(self.settings.known_peers.items())[-MAX_REMEMBERED_DIALS:]
@@ -120,7 +133,7 @@ class Swarm:
 
     async def _start_daemon(self) -> None:
         assert self._folder is not None
-        settings = self.settings
+        settings, relays = self.settings, self._relays if self._position.is_home else ()
         options = P2pdOptions(
             identity_path=settings.identity_path,
             peer_id=self.peer_id,
@@ -128,11 +141,11 @@ class Swarm:
             protocol_prefix=protocol_prefix(settings.run_id),
             listen=self._listen,
             announce=settings.announce,
-            trusted_relays=self._relays,
-            use_auto_relay=bool(self._relays),
+            trusted_relays=relays,
+            use_auto_relay=bool(relays),
             is_relay=settings.is_seed,
             map_ports=settings.map_ports,
-            dht_mode="client" if settings.behind_router else "server",
+            dht_mode="client" if self._position.is_home else "server",
             start_timeout_s=settings.start_timeout_s,
             command=settings.p2pd_command,
         )
@@ -140,20 +153,13 @@ class Swarm:
         try:
             await self._refresh_addresses(daemon)
             self._listen = addresses.keep_ports(self._listen, self._addresses)
-            self._report_missing_ports()
+            for text in () if settings.announce else addresses.not_listening(self._listen, self._addresses):
+                self._emit(SwarmEvent("addresses", f"not listening on {text}: the port is taken or not supported here"))
             await self._transport.attach(daemon)
         except BaseException:
             await daemon.stop()
             raise
         self._daemon = daemon
-
-    def _report_missing_ports(self) -> None:
-        """p2pd starts although it could not listen on some address."""
-        found = {(w.transport, w.port) for w in map(addresses.endpoint, self._addresses) if w}
-        for text in () if self.settings.announce else self._listen:
-            where = addresses.endpoint(text)
-            if where is not None and (where.transport, where.port) not in found:
-                self._emit(SwarmEvent("addresses", f"not listening on {text}: the port is taken or not supported here"))
 
     async def _meet_everybody(self) -> None:
         """Connect to all known addresses and join their DHT. Raises `P2pdError` only if our own p2pd fails."""
@@ -167,25 +173,15 @@ class Swarm:
             if peer and usable_address(PeerId(peer), plain):
                 targets[PeerId(peer)] = (*targets.get(PeerId(peer), ()), plain)
         silent, self._silent = self._silent, set()
-        await self._dial({peer: texts for peer, texts in targets.items() if peer not in {*silent, self.peer_id}})
+        there = {peer: texts for peer, texts in targets.items() if peer not in {*silent, self.peer_id}}
+        await self._transport.connect_all(there, self.settings.seed_timeout_s)
         await self._refresh_peers()
         try:
-            await self._directory.attach(self._daemon, self._connected)
+            await self._directory.attach(self._daemon, self._connected, client_only=self._position.is_home)
         except (P2PDaemonError, OSError, TimeoutError) as error:
             raise P2pdError(f"the directory could not be set up: {error!r}") from None
-        await self._check_reachability()
-
-    async def _dial(self, targets: dict[PeerId, tuple[str, ...]]) -> None:
-        """Dial all at once for at most the seeds' time limit; one that hangs delays nobody further."""
-        tasks = [
-            asyncio.create_task(self._transport.connect(peer, tuple(dict.fromkeys(texts))))
-            for peer, texts in targets.items()
-        ]
-        if tasks:
-            await asyncio.wait(tasks, timeout=self.settings.seed_timeout_s)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        if not self._position.is_home:  # the peers that are asked learn from it where to dial us
+            await self._check_reachability(self._transport, self._connected)
 
     async def stop(self) -> None:
         """End everything that was started: streams, DHT, p2pd, sockets, folder. Idempotent."""
@@ -221,8 +217,7 @@ class Swarm:
     @property
     def addresses(self) -> tuple[str, ...]:
         """Own addresses ending in ``/p2p/<own id>``; those that others can use come first."""
-        order = {"public": 0, "name": 0, "private": 1, "relay": 2, "loopback": 3}
-        texts = sorted(self.settings.announce or self._addresses, key=lambda text: order[addresses.reach(text)])
+        texts = addresses.by_use(self.settings.announce or self._addresses)
         return tuple(f"{text}/p2p/{self.peer_id}" for text in texts)
 
     @property
@@ -233,23 +228,37 @@ class Swarm:
     @property
     def reachable(self) -> bool:
         """Whether others can dial this node, as far as it is known; true until a peer found otherwise."""
-        return self._reachable
+        return self._position.reachable
+
+    def is_met_by(self, peers: Collection[PeerId]) -> bool:
+        """Whether all of ``peers`` can open bulk streams to this node, so that it can own spans: it is reachable, or a
+        home that can be met again through a relay and has punched through to every one of them."""
+        paths = self._transport.paths
+        is_punched = self._is_relayed and bool(peers) and all(paths.kind(peer) == "direct" for peer in peers)
+        return self.reachable or is_punched
+
+    @property
+    def _is_relayed(self) -> bool:
+        return any(map(addresses.is_relayed, self._addresses))
 
     def health(self) -> Health:
-        """State at this moment; costs nothing."""
-        daemon = self._daemon
+        """State at this moment."""
+        daemon, verdict, paths = self._daemon, self._position.verdict, self._transport.paths
         connected = self._connected if daemon is not None else {}
-        direct = tuple(p for p, texts in connected.items() if not all(map(addresses.is_relayed, texts)))
         return Health(
             alive=daemon is not None,
             p2pd_pid=daemon.pid if daemon is not None else None,
             num_restarts=self._num_restarts,
             last_failure=self._last_failure,
             connected_peers=tuple(connected),
-            direct_peers=direct,
+            direct_peers=tuple(peer for peer in paths.direct() if peer in connected),
+            relay_only_peers=tuple(peer for peer in paths.relay_only(time.monotonic()) if peer in connected),
             addresses=self.addresses,
-            reachable=self._reachable,
-            reachability=self._reachability,
+            reachable=self.reachable,
+            reachability=verdict.text,
+            reachability_fix=verdict.fix,
+            measured_by=verdict.measured_by,
+            is_relayed=self._is_relayed,
         )
 
     def on_event(self, listener: Callable[[SwarmEvent], None]) -> None:
@@ -273,17 +282,26 @@ class Swarm:
     async def _supervise(self) -> None:
         while True:
             why = await self._watch()
+            if why is None:
+                await self._restart()
+                continue
             self._last_failure = why
             self._emit(SwarmEvent("p2pd_failed", f"the p2p daemon failed ({why}); restarting it"))
             await self._restart()
+            self._num_restarts += 1
+            self._emit(SwarmEvent("p2pd_restarted", "the p2p daemon runs again on the same ports"))
 
-    async def _watch(self) -> str:
-        """Return why p2pd has to be replaced, as soon as it has."""
+    async def _watch(self) -> str | None:
+        """Return why p2pd has to be replaced, as soon as it has; None if it is well, but others must dial otherwise."""
         assert self._daemon is not None
         daemon, ended = self._daemon, asyncio.create_task(self._daemon.wait())
+        moved = asyncio.create_task(self._moved.wait())
         try:
             while True:
-                done, _ = await asyncio.wait({ended}, timeout=self.settings.health_interval_s)
+                done, _ = await asyncio.wait({ended, moved}, timeout=self.settings.health_interval_s)
+                if moved in done:
+                    self._moved.clear()
+                    return None
                 if done:
                     return f"it ended with status {ended.result()}; its last lines: {daemon.last_lines}"
                 try:
@@ -293,6 +311,7 @@ class Swarm:
                     return str(error)
         finally:
             ended.cancel()
+            moved.cancel()
 
     async def _restart(self) -> None:
         """Replace p2pd on the same ports, with pauses that grow while that fails. Never gives up, never raises."""
@@ -308,8 +327,6 @@ class Swarm:
                 log.warning("%s; next attempt in %.1f s", error, pause_s)
                 await asyncio.sleep(pause_s)
                 pause_s = min(2 * pause_s, MAX_RESTART_PAUSE_S)
-        self._num_restarts += 1
-        self._emit(SwarmEvent("p2pd_restarted", "the p2p daemon runs again on the same ports"))
 
     async def _refresh_addresses(self, daemon: P2pd) -> None:
         found = await daemon.identify(self.settings.health_timeout_s)
@@ -320,6 +337,7 @@ class Swarm:
     async def _refresh_peers(self) -> None:
         if self._daemon is not None:
             self._connected = await self._daemon.peers(self.settings.health_timeout_s)
+            self._transport.paths.see(self._connected, time.monotonic())
 
     async def _redial(self) -> None:
         """Dial seeds and known peers that are missing, so that a seed that starts late is met."""
@@ -333,8 +351,7 @@ class Swarm:
                     continue
                 with contextlib.suppress(contract.PeerUnreachable, P2pdError, ValueError):
                     await self.connect(PeerId(peer), (plain,))
-            if not self._reachability.startswith("confirmed"):
-                await self._check_reachability()
+            await self._review_position()
 
     async def _may_listen(self, address: str) -> bool:
         """Ask a TCP port ourselves first: after each failure p2pd refuses to dial for five seconds and more."""
@@ -345,38 +362,25 @@ class Swarm:
 
     # --- reachability
 
-    async def _check_reachability(self) -> None:
-        """Ask up to three peers to dial our TCP ports back at the address they see us under."""
-        ports = sorted({w.port for w in map(addresses.endpoint, self._listen) if w and w.transport == "tcp" and w.port})
-        if not ports or not self._connected:
-            return
-        question = seeds.Question(kind="dial_back", ports=tuple(ports[: seeds.MAX_DIAL_BACK_PORTS]))
-        peers = list(self._connected)[:3]
-        answers = await asyncio.gather(*(self._ask(peer, question) for peer in peers))
-        heard = [answer for answer in answers if answer is not None and answer.observed_host]
-        if not heard:
-            return
-        confirmed = [answer for answer in heard if answer.open_ports]
-        if confirmed:
-            self._set_reachability(True, f"confirmed by {len(confirmed)} of {len(heard)} peers")
-            return
-        names = ", ".join(str(port) for port in ports)
-        text = (
-            f"TCP port {names} is closed at {heard[0].observed_host}, as {len(heard)} peers found; open or forward it "
-            "in the router or firewall, or go on with outgoing connections only"
-        )
-        self._set_reachability(False, text)
+    async def _review_position(self) -> None:
+        """Measure again unless all is well, and have p2pd replaced if the node's position or its relays changed."""
+        if self._position.is_home or not self._position.verdict.reachable:
+            await self._check_reachability(self._transport, self._connected)
+        if self._position.should_move:
+            self._emit(SwarmEvent("relays", self._position.move(len(self._relays))))
+            self._listen = self.settings.listen  # a free port is chosen anew
+            self._moved.set()
+        elif self._position.is_home and not self._relays and self._connected:
+            self._relays = seeds.usable_relays(await self.dial_seeds(self.settings.seeds))
+            if self._relays:
+                self._emit(SwarmEvent("relays", f"others reach this node through relays on {len(self._relays)} seeds"))
+                self._moved.set()
 
-    async def _ask(self, peer: PeerId, question: seeds.Question) -> seeds.Answer | None:
-        try:
-            return await seeds.ask(self._transport, peer, question, self.settings.seed_timeout_s)
-        except contract.PeerUnreachable:
-            return None
-
-    def _set_reachability(self, reachable: bool, text: str) -> None:
-        if (reachable, text) != (self._reachable, self._reachability):
-            self._reachable, self._reachability = reachable, text
-            self._emit(SwarmEvent("reachability", text))
+    async def _check_reachability(self, transport: Libp2pTransport, peers: Mapping[PeerId, Sequence[str]]) -> None:
+        ports = reachability.dialled_ports(self._listen, self.settings.announce)
+        verdict = await reachability.measure(transport, peers, ports, self.settings.seed_timeout_s)
+        if self._position.hear(verdict):
+            self._emit(SwarmEvent("reachability", verdict.text, fix=verdict.fix))
 
     # --- events
 

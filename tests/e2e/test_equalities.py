@@ -35,7 +35,7 @@ SMALL = ("inner.num_steps=5", "data.validation_batches=1")
 AVERAGED_GRADIENTS = (
     *("inner.optimizer=sgd", "inner.num_steps=1", "inner.lr=0.1", "inner.weight_decay=0", "inner.clip_norm=0"),
     *("inner.warmup_steps=0", "outer.optimizer=sgd", "outer.lr=1.0", "outer.momentum=0.0", "exchange.codec=float32"),
-    *("outer.momentum_warmup_rounds=0", "data.validation_batches=1"),
+    *("outer.momentum_warmup_rounds=0", "data.validation_batches=1", "inner.adaptive_steps=false"),
 )
 TOLERANCE = 1e-6
 

@@ -16,7 +16,7 @@ from atoll.kernels.hash_tree import root
 from atoll.node.replica import initial_state_hash, leaf_digests, state_context
 from atoll.node.run_spec import RunSpec, load_run_spec
 from atoll.protocol.chunks import Contribution
-from atoll.protocol.messages import Commit, Plan
+from atoll.protocol.messages import Commit, Member, Plan
 from atoll.training.data import Lease, TextData
 from atoll.training.flat import initial_state
 from atoll.training.inner_loop import InnerLoop
@@ -44,14 +44,14 @@ class Reference:
         self.grid = ChunkGrid(len(self.anchor), exchange.chunk_elements, codec(exchange.codec))
         self.data_cursor = 0
 
-    def contribution(self, plan: Plan, peer: str) -> NDArray[np.uint8]:
+    def contribution(self, plan: Plan, member: Member) -> NDArray[np.uint8]:
         """Encoded pseudo-gradient of one peer's round, trained here."""
         inner = self.spec.training.inner
-        loop = self.loops.setdefault(peer, InnerLoop(self.spec.training, self.data))
-        first = self.data_cursor + plan.roster.index(peer) * inner.lease_samples
+        loop = self.loops.setdefault(member.peer, InnerLoop(self.spec.training, self.data))
+        first = self.data_cursor + plan.roster.index(member.peer) * inner.lease_samples
         lease = Lease(first=first, count=inner.lease_samples)
         loop.load(self.anchor)
-        for step in range(inner.num_steps):
+        for step in range(member.num_inner_steps):  # they follow measured speeds
             indices = lease.batch(step, inner.batch_size)
             assert indices is not None
             loop.step(self.data.batch(indices))
@@ -62,7 +62,7 @@ class Reference:
     def replay(self, commit: Commit) -> str:
         """Do the round's work and return the state hash after it."""
         plan = commit.record.plan
-        encoded = [self.contribution(plan, member.peer) for member in plan.members]
+        encoded = [self.contribution(plan, member) for member in plan.members]
         for member, data in zip(plan.members, encoded, strict=True):
             rebuilt = Contribution.of(self.grid, data.data, round_number=plan.round, tokens=member.tokens)
             assert rebuilt.commitment == member.commitment, f"round {plan.round}: another contribution of {member.peer}"

@@ -115,6 +115,18 @@ def test_a_nan_is_withheld_and_said_and_the_next_contribution_counts(tmp_path: P
             assert node.ask("status")["alerts"] == [], node.name
 
 
+def test_a_node_whose_contributions_are_never_finite_stops_with_its_reason_and_the_others_go_on(tmp_path: Path) -> None:
+    """CHN-07."""
+    with swarm(tmp_path, 3, num_rounds=0, settings=SETTINGS) as nodes:
+        start(nodes, ATOLL_NAN_AT="-1")
+        victim, others = nodes[2], nodes[:2]
+        assert victim.wait_for_exit(DEADLINE_S) == 1
+        assert "contribution failed 5 times: pseudo-gradient of round" in victim.log_tail()
+        all_count_again(others)
+        for node in others:
+            assert all(event["counted"] for event in rounds(node.events))
+
+
 def test_a_full_disk_keeps_the_old_checkpoint_and_is_said_once(nodes: list[Node]) -> None:
     victim = nodes[1]
     if not (victim.folder / "state").is_mount():

@@ -22,6 +22,7 @@ from atoll.protocol.swarm import (
 from atoll.protocol.swarm._hivemind import P2PD_BINARY
 from atoll.protocol.swarm.limits import raise_open_file_limit
 from atoll.protocol.swarm.p2pd import P2pd, P2pdOptions
+from atoll.protocol.swarm.reachability import UNMEASURED
 
 from .swarm_lab import LOOPBACK, RUN, Lab, until
 
@@ -171,7 +172,8 @@ async def test_reachability_is_confirmed_by_others_or_named_with_the_port(lab: L
     assert node.health().reachability == "confirmed by 1 of 1 peers"
     closed = 1
     node._listen = (f"/ip4/127.0.0.1/tcp/{closed}",)
-    await node._check_reachability()
+    node._position.verdict = UNMEASURED
+    await node._check_reachability(node._transport, node._connected)
     assert not node.reachable
     assert "TCP port 1 is closed at 127.0.0.1" in node.health().reachability
 

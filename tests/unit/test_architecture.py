@@ -15,7 +15,22 @@ PACKAGES = ("node", "protocol", "training", "kernels")
 SOURCES = sorted(path for package in PACKAGES for path in (ROOT / package).rglob("*.py"))
 
 # what the protocol's decisions may not even import: they open nothing, await nothing and compute no tensors
-PURE_MODULES = ("spec", "quorum", "leader", "spans", "round_machine", "messages", "identity", "chunks", "replica")
+PURE_MODULES = (
+    "spec",
+    "quorum",
+    "budget",
+    "grace",
+    "leader",
+    "spans",
+    "standing",
+    "changes",
+    "amendments",
+    "round_machine",
+    "messages",
+    "identity",
+    "chunks",
+    "replica",
+)
 IMPURE = {"torch", "hivemind", "asyncio", "socket", "threading", "subprocess", "time", "random", "secrets"}
 
 # without torch: what a command line, a daemon or a checkpoint reader needs before any tensor exists
@@ -129,7 +144,18 @@ def test_only_the_swarm_imports_hivemind(path: Path) -> None:
 
 # ---- nothing executable from the network or from disk
 
-FORBIDDEN_MODULES = {"pickle", "cPickle", "_pickle", "dill", "cloudpickle", "joblib", "shelve", "marshal"}
+FORBIDDEN_MODULES = {
+    "pickle",
+    "cPickle",
+    "_pickle",
+    "dill",
+    "cloudpickle",
+    "joblib",
+    "shelve",
+    "marshal",
+    "runpy",
+    "code",
+}
 FORBIDDEN_CALLS = {"eval", "exec", "compile", "__import__"}
 FORBIDDEN_ATTRIBUTES = {
     ("torch", "load"): "checkpoints are safetensors",
@@ -138,13 +164,19 @@ FORBIDDEN_ATTRIBUTES = {
     ("numpy", "load"): "may unpickle",
     ("np", "load"): "may unpickle",
     ("yaml", "load"): "may construct objects",
+    ("yaml", "unsafe_load"): "constructs objects",
+    ("yaml", "full_load"): "constructs objects",
+    ("torch", "hub"): "runs code from a repository",
+    ("builtins", "eval"): "runs text",
+    ("builtins", "exec"): "runs text",
 }
 
 
 def forbidden_uses(tree: ast.AST) -> Iterator[str]:
     """Every construct in a module that could run what a peer or a file says."""
     for name in imported_modules(tree):
-        if name.partition(".")[0] in FORBIDDEN_MODULES:
+        module, _, attribute = name.rpartition(".")
+        if name.partition(".")[0] in FORBIDDEN_MODULES or (module, attribute) in FORBIDDEN_ATTRIBUTES:
             yield f"imports {name}"
     for node in ast.walk(tree):
         match node:
@@ -155,8 +187,10 @@ def forbidden_uses(tree: ast.AST) -> Iterator[str]:
                 attribute,
             ) in FORBIDDEN_ATTRIBUTES:
                 yield f"line {node.lineno}: {module}.{attribute} ({FORBIDDEN_ATTRIBUTES[module, attribute]})"
-            case ast.keyword(arg="shell" | "trust_remote_code", value=ast.Constant(value=True)):
-                yield f"line {node.lineno}: {node.arg}=True"
+            case ast.keyword(arg="shell", value=ast.Constant(value=True)):
+                yield f"line {node.lineno}: shell=True"
+            case ast.keyword(arg="trust_remote_code" | "allow_pickle") | ast.arg(arg="trust_remote_code"):
+                yield f"line {node.lineno}: {node.arg}, whatever its value"
             case _:
                 pass
 
@@ -173,6 +207,12 @@ def test_no_source_can_run_what_it_reads(path: Path) -> None:
         "from pickle import loads",
         "def f():\n    import dill",
         "eval(text)",
+        "from torch import load",
+        "from yaml import unsafe_load as load",
+        "yaml.full_load(text)",
+        "import builtins\nbuiltins.exec(text)",
+        "model(name, trust_remote_code=settings.trust)",
+        "def model(name, trust_remote_code=False):\n    return name",
         "torch.load(path)",
         "np.load(path, allow_pickle=True)",
         "subprocess.run(text, shell=True)",

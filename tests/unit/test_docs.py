@@ -25,7 +25,7 @@ def page_id(page: Path) -> str:
 ATOLL = Path(sysconfig.get_path("scripts")) / "atoll"
 
 # commands that neither start a node nor wait for one, run in this order as the page shows them
-HARMLESS = ("version", "identity show", "run new", "run sign", "run validate", "status")
+HARMLESS = ("version", "identity show", "run new", "run sign", "run validate", "run amend", "run amendments", "status")
 EXIT_CODES = {"status": {6}}  # nothing runs in an empty home: stopped
 
 needs_command_line = pytest.mark.skipif(
@@ -77,8 +77,9 @@ def atoll(*words: str, cwd: Path) -> subprocess.CompletedProcess[str]:
 
 def provide_specs(words: tuple[str, ...], home: Path) -> None:
     """A command that reads a spec which no earlier line made gets an example, as the page tells its reader to."""
-    if words[0] == "run" and words[1] != "new" and not (home / words[-1]).exists():
-        (home / words[-1]).write_text(filled_in(ROOT / "runs" / "bible.toml", home))
+    spec = next((word for word in words if word.endswith(".toml")), words[-1])
+    if words[0] == "run" and words[1] != "new" and not (home / spec).exists():
+        (home / spec).write_text(filled_in(ROOT / "runs" / "bible.toml", home))
 
 
 def filled_in(example: Path, home: Path) -> str:

@@ -9,7 +9,7 @@ from typing import get_args
 import pytest
 
 from atoll.kernels import hash_tree, reference
-from atoll.protocol import chunks, envelopes, lag, messages, spec, transport
+from atoll.protocol import commitments, envelopes, lag, messages, parsing, receipts, spec, transport
 from atoll.protocol.exchange import wire as span_wire
 from atoll.protocol.round_machine import Phase
 from atoll.protocol.state_sync import wire as state_wire
@@ -38,7 +38,18 @@ def test_every_control_frame_of_a_span_stream_is_listed_and_no_other() -> None:
     assert sorted(listed) == sorted(frame.decode() for frame in frames)
 
 
-@pytest.mark.parametrize("domain", [messages.DOMAIN, spec.DOMAIN, chunks._COMMITMENT_DOMAIN], ids=repr)
+@pytest.mark.parametrize(
+    "domain",
+    [
+        messages.DOMAIN,
+        spec.DOMAIN,
+        receipts.DOMAIN,
+        commitments._LEAF_DOMAIN,
+        commitments._NODE_DOMAIN,
+        commitments._ROOT_DOMAIN,
+    ],
+    ids=repr,
+)
 def test_domains_of_signatures_and_hashes_are_named(domain: bytes) -> None:
     assert f"`{domain.decode().removesuffix(chr(0))}\\0`" in WIRE
 
@@ -53,6 +64,7 @@ def test_domains_of_signatures_and_hashes_are_named(domain: bytes) -> None:
         f"(n ≤ {state_wire.MAX_COMMITS})",
         f"at most {transport.MAX_MESSAGE_BYTES >> 20} MiB, a directory",
         f"at most {transport.MAX_FRAME_BYTES >> 20} MiB",
+        f"{parsing.MAX_ITEMS:,} items or {parsing.MAX_KEYS:,} keys",
         f"leaves of {hash_tree.LEAF_BYTES >> 20} MiB",
         f"a multiple of\n{spec.ALIGNMENT_ELEMENTS}",
         f"protocol version {spec.PROTOCOL_VERSION}",

@@ -40,7 +40,8 @@ const COLUMNS = [['Name', ''], ['State', ''], ['Rounds', 'num'], ['Share', 'num'
 
 const peerRow = peer => h('tr', { class: peer.is_self ? 'you' : null },
   h('td', { title: peer.name }, cutName(peer.name || 'no name'), peer.is_self ? ' (you)' : '',
-    h('span', { class: 'id', title: peer.peer_id }, f.shortId(peer.peer_id)), peer.is_leader ? h('span', { class: 'tag' }, 'leader') : null),
+    h('span', { class: 'id', title: peer.peer_id }, f.shortId(peer.peer_id)), peer.is_leader ? h('span', { class: 'tag' }, 'leader') : null,
+    peer.reach === 'relayed' ? h('span', { class: 'tag', title: 'No direct connection: messages go through a relay' }, 'relayed') : null),
   h('td', {}, h('span', { class: 'state', title: peer.note || null }, peerIcon(peerKind(peer), 14), PEER_WORD[peer.state])),
   h('td', { class: 'num left', 'data-unit': 'rounds' }, f.integer(peer.num_rounds)),
   h('td', { class: 'num optional' }, f.percent(peer.share)),
@@ -88,6 +89,12 @@ export const showExchange = view => {
   ]));
 };
 
+const reachable = network => {
+  if (network.is_reachable === null) return 'nobody has measured it';
+  const answer = network.is_reachable ? 'yes' : network.is_relayed ? 'no, through relays' : 'no';
+  return h('span', {}, `${answer}: ${network.reachability}`, network.reachability_fix ? h('small', {}, ` ${network.reachability_fix}`) : null);
+};
+
 const AGREEMENT = { true: ['all state hashes agree', 'good'], false: ['state hashes differ', 'bad'] };
 export const showCheckpoints = view => {
   const { agreement, checkpoint } = view, [words, tone] = AGREEMENT[String(agreement.agrees)] ?? ['', ''];
@@ -99,6 +106,8 @@ export const showCheckpoints = view => {
     ['Last checkpoint', checkpoint.round === null ? f.UNKNOWN : `round ${checkpoint.round}, ${checkpoint.saved_at ? f.clock(new Date(checkpoint.saved_at)) : f.UNKNOWN}`],
     ['Size, verified', checkpoint.size_bytes === null ? f.UNKNOWN : `${f.bytes(checkpoint.size_bytes)}, ${checkpoint.is_verified === null ? f.UNKNOWN : checkpoint.is_verified ? 'yes' : 'no'}`],
     ['Kept', checkpoint.num_kept === null ? f.UNKNOWN : [checkpoint.num_kept, ...(checkpoint.kept_bytes === null ? [] : [f.bytes(checkpoint.kept_bytes)])].join(', ')],
+    ['Reachable', reachable(view.network)],
+    ['Peers', view.network.num_direct === null ? f.UNKNOWN : `${view.network.num_direct} direct, ${view.network.num_relay_only} through a relay only`],
     ['Sent in all', f.bytes(view.network.sent_bytes)],
     ['Received in all', f.bytes(view.network.received_bytes)],
   ]));

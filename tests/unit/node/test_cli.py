@@ -289,6 +289,12 @@ def test_the_dashboards_link_carries_the_token_where_no_server_sees_it(atoll, ru
     assert endpoint.token not in repr(endpoint)
 
 
+@pytest.mark.parametrize("text", ["[" * 100_000, '{"url": 5, "token": "t", "pid": 1}', "{}", '{"url": null}', "\x00"])
+def test_a_damaged_endpoint_counts_as_none(tmp_path: Path, text: str) -> None:
+    (tmp_path / "endpoint.json").write_text(text)
+    assert read_endpoint(tmp_path / "endpoint.json") is None
+
+
 def test_the_endpoint_is_private_and_only_its_owner_removes_it(tmp_path: Path) -> None:
     path = tmp_path / "endpoint.json"
     write_endpoint(path, "http://127.0.0.1:1/", "secret")

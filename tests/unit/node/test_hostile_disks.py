@@ -14,8 +14,10 @@ from atoll.kernels.codec import codec
 from atoll.node.chain import Chain
 from atoll.node.known_peers import MAX_ADDRESSES, KnownPeers
 from atoll.node.replica import Replica, checkpoint_store
+from atoll.protocol.amendments import RunRules
 from atoll.protocol.identity import Identity, IdentityError, PeerId
 from atoll.protocol.messages import Commit
+from atoll.protocol.rule_book import RuleBook
 from atoll.protocol.simulator import soup_genesis
 from atoll.training.config import OuterConfig
 from atoll.training.shared_buffers import SharedBuffers
@@ -30,7 +32,7 @@ GRID = ChunkGrid(NUM_ELEMENTS, 256, codec("float32"))
 def follow(replica: Replica, number: int) -> Commit:
     """A commit that fits on the replica's head."""
     template = commit(number)
-    plan = template.record.plan.model_copy(update={"parent": replica.standing.record_id})
+    plan = template.record.plan.model_copy(update={"parent": replica.standing.record_id, "rules": GENESIS.rules_id})
     return template.model_copy(update={"record": template.record.model_copy(update={"plan": plan})})
 
 
@@ -43,11 +45,11 @@ class Disk:
     def open(self) -> Replica:
         store = checkpoint_store(self.folder, 3, self.warnings.append, lambda _: None)
         return Replica(
-            genesis=GENESIS,
-            initial=np.arange(NUM_ELEMENTS, dtype=np.float32),
+            book=RuleBook(RunRules(GENESIS)),
+            initial=lambda: np.arange(NUM_ELEMENTS, dtype=np.float32),
             buffers=SharedBuffers.create(GRID.num_elements, GRID.num_chunks, GRID.total_encoded),
             grid=GRID,
-            outer=OuterConfig(optimizer="sgd", lr=1.0, momentum=0.0),
+            outer_of=lambda _: OuterConfig(optimizer="sgd", lr=1.0, momentum=0.0),
             store=store,
             chain=Chain(self.folder / "chain.jsonl"),
         )

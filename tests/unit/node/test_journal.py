@@ -145,3 +145,4 @@ def test_a_folder_without_write_access_is_an_error_in_one_line(tmp_path: Path) -
 def test_the_round_of_an_injected_nan_comes_from_the_environment() -> None:
     assert nan_round({}) == 0
     assert nan_round({"ATOLL_NAN_AT": "3"}) == 3
+    assert nan_round({"ATOLL_NAN_AT": "-1"}) == -1

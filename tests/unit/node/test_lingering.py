@@ -21,7 +21,7 @@ def is_done(*, round_number: int, phase: str, silent_s: float | None) -> bool:
     heard_s = None if silent_s is None else time.monotonic() - silent_s
     driver = SimpleNamespace(roster=(PEER,), peers={PEER: PeerInfo(PEER, 0.0, heartbeat, heard_s)})
     timing = SimpleNamespace(heartbeat_timeout_s=3.0, drop_after_s=60.0)
-    node = SimpleNamespace(_genesis=SimpleNamespace(timing=timing), head_round=5)
+    node = SimpleNamespace(_rules=SimpleNamespace(timing=timing), head_round=5)
     return Node._others_are_done(node, driver)  # type: ignore[arg-type]
 
 

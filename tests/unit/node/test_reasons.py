@@ -10,6 +10,8 @@ from atoll.node.figures import about_text, bytes_text, count_text, duration_text
 from atoll.node.reasons import REASONS, STATES, Reason, State, explain, is_ready
 
 VALUES = {
+    "measured": "TCP port 4040 of your router (203.0.113.5) does not lead here, as 3 peers measured",
+    "remedy": "To fix: forward TCP port 4040 to this machine in the router.",
     "num_seeds": 3,
     "causes": "refused, timed out, timed out",
     "round": 413,
@@ -23,6 +25,9 @@ VALUES = {
     "num_donors": 4,
     "percent": 38,
     "num_peers": 1,
+    "num_members": 5,
+    "num_needed": 3,
+    "counts_from": 417,
     "min_peers": 2,
     "peer": "marl",
     "behind_s": 6,

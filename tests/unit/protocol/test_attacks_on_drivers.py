@@ -174,13 +174,26 @@ def malformed(attacker: Attacker) -> dict[str, bytes]:
         "no header": signed(b'{"body":{}}'),
         "a list": signed(b"[]"),
         "another run": attacker.seal(far_ahead(), run_id="11" * 32),
-        "another lineage": attacker.seal(far_ahead(), lineage=1),
         "another sender": attacker.seal(far_ahead(), sender=PEOPLE[1].peer_id),
         "expired": attacker.seal(far_ahead(), expires_unix_s=1.0),
         "lives for ever": attacker.seal(far_ahead(), expires_unix_s=9e10),
         "a bad signature": bytes(64) + content,
         "a replay": attacker.seal(far_ahead(), sequence=1),
     }
+
+
+async def test_a_message_of_another_lineage_changes_nothing_and_costs_at_most_a_few_questions(swarm: Swarm):
+    node = await swarm.start(PEOPLE[0])
+    attacker, me = Attacker(swarm), PEOPLE[0].peer_id
+    await attacker.say(me, Heartbeat(round=0, state_hash=ZERO, phase="training"))
+    before = len(swarm.network.messages)
+    for _ in range(20):
+        await attacker.transport.send(me, attacker.seal(far_ahead(), lineage=1))
+    await swarm.network.settle()
+    asked = [raw for sender, _, raw in swarm.network.messages[before:] if sender == me and b"amendments_request" in raw]
+    assert 1 <= len(asked) <= 8
+    assert node.driver.peers[attacker.identity.peer_id].heartbeat.round == 0
+    assert node.driver.round == 1
 
 
 async def test_malformed_messages_are_refused_and_the_node_goes_on(swarm: Swarm):

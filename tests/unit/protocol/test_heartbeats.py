@@ -15,7 +15,7 @@ REPLICA = SimpleNamespace(head_round=3, state_hash="ab" * 32)
 
 
 def composed(progress: Progress, phase: Phase = Phase.TRAINING) -> Heartbeat:
-    return compose(NodeFacts(lease_samples=1, name="anna"), progress, REPLICA, phase, 1e9)  # type: ignore[arg-type]
+    return compose(NodeFacts(lease_samples=1, name="anna"), progress, REPLICA, phase, 0, 1e9)  # type: ignore[arg-type]
 
 
 def test_an_evaluation_goes_with_its_round() -> None:

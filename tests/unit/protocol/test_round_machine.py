@@ -20,6 +20,7 @@ from atoll.protocol.messages import (
     Ready,
     Record,
     SpanDone,
+    SpanFailed,
     SpanResult,
     Vote,
     seal,
@@ -186,6 +187,16 @@ def test_results_that_do_not_match_the_record_are_fetched_instead():
     _, actions = after(state, received(LEADER, Proposal(ballot=0, record=record)))
     assert FetchResults(record) in actions
     assert not sent(actions, Vote)
+
+
+def test_a_lost_span_is_complained_of_unless_its_result_is_proposed_already():
+    record = record_of(plan_of())
+    state, _ = after(state_of(1), received(LEADER, PlanMessage(plan=plan_of())))
+    _, actions = after(state, SpanLost(record.plan.content_id(), 2, "gone"))
+    assert sent(actions, SpanFailed)
+    state, _ = after(state, received(LEADER, Proposal(ballot=0, record=record)))
+    _, actions = after(state, SpanLost(record.plan.content_id(), 2, "gone"))
+    assert actions == [FetchResults(record)]
 
 
 def test_a_promise_binds_and_reports_what_was_accepted():

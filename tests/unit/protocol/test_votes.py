@@ -66,9 +66,11 @@ def test_a_member_with_an_empty_folder_abstains_once_even_over_restarts(tmp_path
     assert not again.forgot(6)
 
 
-def test_newcomers_and_first_rounds_do_not_abstain(tmp_path: Path):
+def test_newcomers_do_not_abstain_and_founders_only_until_they_have_asked(tmp_path: Path):
     joiner, founder = VoteStore(tmp_path / "joiner", 0), VoteStore(tmp_path / "founder", 0)
     joiner.open(5, is_member=False)
     founder.open(1, is_member=True)
     assert not joiner.forgot(5)
+    assert founder.forgot(1)  # until the others have been asked
+    founder.recollect(has_forgotten=False)
     assert not founder.forgot(1)

@@ -264,3 +264,13 @@ def test_the_save_point_fires_while_the_save_does_not_count_yet(tmp_path):
     store = CheckpointStore(tmp_path, on_point=lambda point: seen.append((point, store.numbers())))
     store.save(TENSORS, {})
     assert seen == [("checkpoint.saving", [])]
+
+
+@pytest.mark.parametrize("manifest", ["[" * 100_000, '{"bytes":[' + "0," * 50_000 + '0],"blake3":"","state":{}}'])
+def test_a_manifest_that_was_made_to_harm_leaves_the_one_before(store, warnings, manifest):
+    store.save(TENSORS, {"round": 1})
+    store.save(TENSORS, {"round": 2})
+    store._manifest_path(2).write_text(manifest)
+    assert store.load_latest().state == {"round": 1}
+    assert len(warnings) == 1
+    assert len(warnings[0]) < 1000

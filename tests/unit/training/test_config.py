@@ -13,7 +13,7 @@ from atoll.training.flat import FlatLayout
 def test_the_defaults_are_the_demo_recipe():
     config = TrainingConfig()
     assert FlatLayout.of(config.model).num_elements == 139_584
-    assert (config.inner.num_steps, config.inner.lease_steps, config.inner.lease_samples) == (50, 100, 800)
+    assert (config.inner.num_steps, config.inner.lease_steps, config.inner.lease_samples) == (50, 200, 1600)
 
 
 def test_an_unknown_field_is_refused_and_named():

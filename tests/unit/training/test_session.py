@@ -278,6 +278,50 @@ def test_an_anchor_that_was_replaced_before_it_was_read_is_skipped(anchors, run)
     assert session.work.lease == Lease(200, 16)
 
 
+def test_the_steps_of_a_round_are_the_ones_it_is_told(anchors, run):
+    start = Start(round=1, generation=1, lease=Lease(0, 16), num_steps=3)
+    longer = Committed(round=1, counted=True, generation=2, lease=Lease(100, 16), num_steps=7)
+    script = Script(anchors, [longer, committed(2)], start=start)
+    run(script)
+    assert [c.num_steps for c in script.contributions] == [3, 7, 4]
+
+
+def test_steps_end_where_the_lease_does(anchors, run):
+    start = Start(round=1, generation=1, lease=Lease(0, 16), num_steps=50)
+    script = Script(anchors, [], start=start)
+    session = run(script)
+    assert [c.num_steps for c in script.contributions] == [8]
+    assert session.work.lease_step == 8
+
+
+def test_the_speed_of_a_contribution_is_that_of_its_steps_without_waiting_for_others(anchors, run):
+    now = [0.0]
+
+    def clock():
+        now[0] += 0.5  # read at the begin and the end of a step
+        return now[0]
+
+    class Slow(Script):
+        def reduce(self, contribution):
+            now[0] += 1000.0
+            return super().reduce(contribution)
+
+    script = Slow(anchors, [Aborted(reason="no quorum", generation=2), committed(1)])
+    run(script, clock=clock)
+    assert [c.tokens_per_s for c in script.contributions] == [32 / 0.5] * 3
+
+
+def test_a_joiner_warms_its_learning_rate_up_again(anchors, run):
+    """L4: after a state sync the first steps are as careful as a newcomer's."""
+    sync = Start(round=4, generation=9, lease=Lease(300, 16), reset_optimizer=True)
+    script = Script(anchors, [committed(1)], between={(2, 4): sync})
+    run(script)
+    rates = {(report.round, report.step): report.lr for report in script.heard(Progress)}
+    warm = [rates[1, step] for step in (1, 2, 3)]
+    assert warm[0] < warm[1] < warm[2] == rates[2, 4]
+    assert [rates[4, step] for step in (1, 2, 3)] == warm
+
+
 def test_merging_weighs_by_tokens_and_leaves_the_carry_alone():
     delta, carry = np.full(3, 1.0, np.float32), Carry(np.full(3, 5.0, np.float32), 300)
     assert merge(delta, 100, carry) == 400

@@ -66,6 +66,8 @@ class Lab:
         self.transports = {peer: self.network.transport(peer) for peer in self.peers}
         self.inboxes = {peer: SpanInbox(self.transports[peer], self.grid, settings) for peer in self.peers}
         self.stores = {peer: ResultStore(folder / peer, self.grid) for peer in self.peers}
+        self.dead: set[PeerId] = set()
+        """Peers whose heartbeats have stopped, as everybody sees it."""
         self.events: dict[PeerId, list[ExchangeEvent]] = {peer: [] for peer in self.peers}
 
     def _values(self, peer: int) -> np.ndarray:
@@ -138,6 +140,7 @@ class Lab:
             self.events[me].append,
             self.settings,
             self.executor,
+            lambda other: other not in self.dead,
         )
 
     async def run(self, absent: Iterable[int] = ()) -> dict[int, ExchangeReport]:

@@ -41,6 +41,23 @@ async def test_a_member_that_dies_before_sending_is_left_out_everywhere(lab):
     assert {(event.peer, event.rule, event.misconduct) for event in excluded} == {(swarm.peers[3], "no contact", False)}
 
 
+async def test_a_member_whose_heartbeats_have_stopped_is_not_waited_for(lab):
+    patient = ExchangeSettings(contact_timeout_s=600, keepalive_interval_s=0.02)
+    swarm = four(lab, settings=patient)
+    swarm.dead.add(swarm.peers[3])
+    async with asyncio.timeout(30):
+        reports = await swarm.run(absent=[3])
+    assert swarm.check_agreement(reports) == [WITHOUT_LAST] * 3
+    excluded = [event for peer in range(3) for event in swarm.said(peer, MemberExcluded)]
+    assert {(event.peer, event.rule, event.misconduct) for event in excluded} == {(swarm.peers[3], "dead", False)}
+
+
+async def test_a_member_that_sends_although_its_heartbeats_are_lost_stays_in(lab):
+    swarm = four(lab, settings=ExchangeSettings(contact_timeout_s=600, keepalive_interval_s=0.02))
+    swarm.dead.add(swarm.peers[3])
+    assert swarm.check_agreement(await swarm.run()) == [EVERYBODY] * 3
+
+
 async def test_a_member_that_dies_half_way_is_left_out_of_each_span_that_it_had_not_finished(lab):
     swarm = four(lab)
     swarm.network.inject(Die(sender=swarm.peers[3], after_bytes=3000))

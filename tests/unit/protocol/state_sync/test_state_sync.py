@@ -135,6 +135,16 @@ async def test_a_donor_with_a_false_chain_is_not_believed(join, make_history, ma
     assert join.misconduct == [(liar, "invalid chain")]
 
 
+async def test_of_a_false_chain_one_commit_is_read_not_the_whole_answer(join, make_history, make_source):
+    lying = make_source(make_history(64))
+    lying.commits = lambda first, count: [commit.model_copy(update={"votes": ("01",)}) for commit in lying._all]
+    liar = join.donor(lying)
+    await join.sync.update_chain()
+    assert join.misconduct == [(liar, "invalid chain")]
+    one_bytes = len(lying._all[0].canonical())
+    assert join.sync.received_bytes[liar] < 3 * one_bytes
+
+
 def with_plan(commit, plan):
     return commit.model_copy(update={"record": commit.record.model_copy(update={"plan": plan})})
 

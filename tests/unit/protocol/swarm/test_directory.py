@@ -103,3 +103,12 @@ def test_a_protocol_message_other_than_a_heartbeat_is_no_record(validator: RunRe
     header = messages.Header(run_id=RUN, lineage=0, sender=A.peer_id, sequence=1, expires_unix_s=NOW + 60)
     raw = messages.seal(A, header, messages.CommitRequest(fragment=0, round=1))
     assert not validator.validate(record(raw))
+
+
+def test_strangers_to_a_listed_run_take_no_members_place_in_the_directory() -> None:
+    validator = RunRecordValidator(RUN, now=lambda: NOW, admits=lambda peer: peer == A.peer_id)
+    for number in range(20):
+        stranger = Identity.from_seed(bytes([100 + number]) * 32)
+        assert not validator.validate(record(heartbeat(stranger), subkey=stranger.peer_id))
+    assert validator.validate(record(heartbeat(A)))
+    assert not validator.validate(record(heartbeat(B), subkey=B.peer_id))

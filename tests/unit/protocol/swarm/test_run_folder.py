@@ -70,3 +70,30 @@ def test_a_living_owners_folder_and_foreign_files_are_left_alone(tmp_path: Path)
     assert folder.exists()
     assert (tmp_path / "atoll-notes").exists()
     run_folder.remove(folder)
+
+
+def record_in(parent: Path) -> Path:
+    folder = parent / f"{run_folder.PREFIX}other"
+    folder.mkdir()
+    return folder / "owner.json"
+
+
+def test_records_of_other_users_are_not_even_opened(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    record = record_in(tmp_path)
+    record.write_text(json.dumps({"owner_pid": 2**22 + 1, "owner_start": 1}))
+    mine = os.getuid()
+    monkeypatch.setattr(os, "getuid", lambda: mine + 1)
+    monkeypatch.setattr(os, "open", lambda *_: pytest.fail("it was opened"))
+    run_folder.sweep(tmp_path)
+    assert record.exists()
+
+
+def test_a_record_that_never_ends_or_is_nested_without_end_holds_up_no_start(tmp_path: Path) -> None:
+    record = record_in(tmp_path)
+    os.mkfifo(record)
+    run_folder.sweep(tmp_path)
+    record.unlink()
+    for text in ("[" * 4000, "9" * 5000, '{"owner_pid": ' + "[" * 3000):
+        record.write_text(text)
+        run_folder.sweep(tmp_path)
+    assert record.exists(), "what names no dead owner stays"

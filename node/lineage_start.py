@@ -1,0 +1,53 @@
+"""Where a new lineage can begin, as this node's folder knows it: the record, the state's hash and the voters."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from pathlib import Path
+
+from ..protocol.amendments import RunRules
+from ..protocol.changes import Reset, Rollback
+from ..protocol.identity import PeerId
+from .chain import Chain
+from .errors import UserError
+
+
+def change_for(
+    folder: Path, rules: RunRules, to_round: int, roster: tuple[PeerId, ...] | None, *, is_reset: bool
+) -> Rollback:
+    """A rollback or reset to the state after ``to_round``. Raises `UserError` if this folder does not know it."""
+    path = folder / "chain.jsonl"
+    if not path.exists():
+        todo = "give the --folder of a node that takes part in the run"
+        raise UserError("no rounds are known here", str(folder), todo, code="no_chain")
+    chain = Chain(path)
+    if to_round > len(chain):
+        raise UserError("no such round", str(to_round), f"the last one here is {len(chain)}", code="no_such_round")
+    standing = rules.standing(chain.get(to_round) if to_round else None)
+    kept = tuple(peer for peer in standing.roster if rules.at(to_round + 1).admits(peer))
+    return (Reset if is_reset else Rollback)(
+        lineage=rules.lineage + 1,
+        round=to_round,
+        record=standing.record_id,
+        state_hash=_state_hash(folder, standing.record_id, to_round) if to_round else rules.genesis.initial_state,
+        roster=roster or kept,
+    )
+
+
+def _state_hash(folder: Path, record: str, to_round: int) -> str:
+    """Of the state as this folder holds it: what nobody has, nobody can go on from."""
+    held = dict(_held(folder))
+    if record in held:
+        return held[record][1]
+    rounds = ", ".join(str(number) for number, _ in sorted(held.values())) or "none"
+    todo = f"choose one of those that are ({rounds}), or give the --node folder of an archivist"
+    raise UserError("state not held here any more", f"round {to_round}", todo, code="no_checkpoint")
+
+
+def _held(folder: Path) -> Iterator[tuple[str, tuple[int, str]]]:
+    """Record -> round and state hash of every state kept in a node's folder, archived ones included."""
+    for manifest in (*(folder / "archive").glob("*.json"), *(folder / "state").glob("*.json")):
+        state = json.loads(manifest.read_text()).get("state", {})
+        if "record" in state:
+            yield str(state["record"]), (int(state["round"]), str(state["state_hash"]))

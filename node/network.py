@@ -1,0 +1,67 @@
+"""The node's network: its settings as `Swarm` wants them, and how what it reports reads. Pure except for one probe."""
+
+from __future__ import annotations
+
+import socket
+
+from ..protocol.identity import PeerId
+from ..protocol.spec import Genesis
+from ..protocol.swarm import SwarmEvent, SwarmSettings
+from .reasons import Reason, State, explain
+from .settings import NodeSettings
+from .snapshot import LogLevel
+from .telemetry import Telemetry
+
+NOT_REACHABLE = Reason.NOT_REACHABLE.value
+
+
+def listen_addresses(host: str, port: int, *, use_quic: bool, has_ip6: bool) -> tuple[str, ...]:
+    """Multiaddresses to listen on; an empty ``host`` means all addresses of both families."""
+    hosts = [host] if host else ["0.0.0.0", *(["::"] if has_ip6 else [])]
+    kinds = ["tcp/{port}", *(["udp/{port}/quic-v1"] if use_quic else [])]
+    return tuple(f"/{'ip6' if ':' in one else 'ip4'}/{one}/{kind.format(port=port)}" for one in hosts for kind in kinds)
+
+
+def has_ip6() -> bool:
+    """Whether this machine can listen on IPv6."""
+    try:
+        with socket.socket(socket.AF_INET6, socket.SOCK_STREAM) as probe:
+            probe.bind(("::1", 0))
+    except OSError:
+        return False
+    return True
+
+
+def swarm_settings(
+    settings: NodeSettings, genesis: Genesis, me: PeerId, known_peers: dict[PeerId, tuple[str, ...]]
+) -> SwarmSettings:
+    """How this node takes part in the run's network. A seed of the spec is never taken for a home."""
+    membership = genesis.membership
+    is_seed = any(seed.endswith(f"/{me}") for seed in membership.seeds)
+    return SwarmSettings(
+        identity_path=settings.identity_path,
+        run_id=genesis.run_id,
+        listen=listen_addresses(settings.listen_host, settings.listen_port, use_quic=settings.quic, has_ip6=has_ip6()),
+        announce=settings.announce,
+        seeds=tuple(dict.fromkeys((*membership.seeds, *settings.seeds))),
+        known_peers=known_peers,
+        runtime_folder=settings.folder,
+        is_seed=is_seed,
+        behind_router=False if is_seed and settings.behind_router is None else settings.behind_router,
+        progress_timeout_s=genesis.timing.progress_timeout_s,
+    )
+
+
+def tell(telemetry: Telemetry, event: SwarmEvent) -> None:
+    """Say what the network reports; that nobody can dial this node stays on the dashboard until somebody can."""
+    if event.kind == "seed" and event.text.endswith("answered"):
+        return
+    if event.kind != "reachability":
+        level: LogLevel = "warning" if event.kind in ("p2pd_failed", "identity_conflict") else "info"
+        telemetry.say(event.text, level)
+    elif event.fix:
+        shown = explain(State.DEGRADED, Reason.NOT_REACHABLE, {"measured": event.text, "remedy": event.fix})
+        telemetry.alert(NOT_REACHABLE, shown.sentence, fix=shown.fix)
+    else:
+        telemetry.clear_alert(NOT_REACHABLE)
+        telemetry.say(f"other peers can reach this node, {event.text}")

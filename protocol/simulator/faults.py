@@ -1,0 +1,206 @@
+"""Faults as data: a schedule says what goes wrong when, and with the seed it replays a run exactly.
+
+Peers are numbers: founders first, then those who may join. Every fault heals by itself after its ``for_s``, and
+`FaultSchedule.storm_s` is when all have; what must hold after that, within which time, is `properties`' matter.
+A schedule is JSON and back (`FaultSchedule.to_json`, `from_json`), so that a failure fits on a command line.
+"""
+
+from __future__ import annotations
+
+from typing import Annotated, Literal, Self, TypeAlias
+
+from pydantic import Field
+
+from ..messages import Frozen, canonical_json
+
+Number: TypeAlias = Annotated[int, Field(ge=0, lt=64)]
+Seconds: TypeAlias = Annotated[float, Field(ge=0, le=3600)]
+Probability: TypeAlias = Annotated[float, Field(ge=0, le=1)]
+Moment: TypeAlias = Literal[
+    "announcing", "planning", "exchanging", "reducing", "proposing", "promising", "writing", "voting", "committing"
+]
+"""What a node is about to do, or has just done, when it dies (`CrashAt`)."""
+
+
+class Timed(Frozen):
+    """A fault begins at ``at_s`` and ends ``for_s`` later."""
+
+    at_s: Seconds
+    for_s: Seconds
+
+
+class Crash(Timed):
+    """The process dies and is started again from its disk; the trainer's last checkpoint may be old or missing."""
+
+    kind: Literal["crash"] = "crash"
+    peer: Number
+
+
+class CrashAt(Timed):
+    """From ``at_s`` on, whoever is the ``number``-th to reach ``moment`` dies before or ``after`` it (AVG, L1, L2)."""
+
+    kind: Literal["crash_at"] = "crash_at"
+    moment: Moment
+    number: Annotated[int, Field(ge=0, lt=64)] = 0
+    after: bool = False
+    loses_disk: bool = False
+    """It comes back with an empty folder, as by `LoseDisk`."""
+
+
+class DeafAt(Timed):
+    """From ``at_s`` on, whoever is ``number``-th to reach ``moment`` hears nothing any more; it goes on speaking."""
+
+    kind: Literal["deaf_at"] = "deaf_at"
+    moment: Moment
+    number: Annotated[int, Field(ge=0, lt=64)] = 0
+
+
+class Sleep(Timed):
+    """The process is stopped and goes on later, unaware; what was sent to it meanwhile arrives then."""
+
+    kind: Literal["sleep"] = "sleep"
+    peer: Number
+
+
+class Partition(Timed):
+    """Only peers of one group reach each other."""
+
+    kind: Literal["partition"] = "partition"
+    groups: tuple[tuple[Number, ...], ...]
+
+
+class CutOneWay(Timed):
+    """Nothing gets from ``senders`` to ``receivers``; the other way round everything does."""
+
+    kind: Literal["cut_one_way"] = "cut_one_way"
+    senders: tuple[Number, ...]
+    receivers: tuple[Number, ...]
+
+
+class BadNetwork(Timed):
+    """Messages get lost, doubled, late, and so reordered."""
+
+    kind: Literal["bad_network"] = "bad_network"
+    loss: Probability = 0.0
+    duplication: Probability = 0.0
+    latency_s: Seconds = 0.1
+    """The longest; the shortest is as ever, so messages overtake each other."""
+
+
+class SlowPeer(Timed):
+    """A peer's messages take up to ``latency_s`` longer each way, and its training ``factor`` times as long."""
+
+    kind: Literal["slow_peer"] = "slow_peer"
+    peer: Number
+    latency_s: Seconds = 0.0
+    factor: Annotated[float, Field(ge=1, le=100)] = 1.0
+
+
+class LoseDisk(Timed):
+    """The process dies and comes back with an empty folder: the state is loaded from others before it takes part."""
+
+    kind: Literal["lose_disk"] = "lose_disk"
+    peer: Number
+
+
+class RestoreState(Timed):
+    """The process dies; its state and chain come back ``num_rounds`` older, its votes as they were."""
+
+    kind: Literal["restore_state"] = "restore_state"
+    peer: Number
+    num_rounds: Annotated[int, Field(ge=1, le=8)] = 1
+
+
+class Join(Timed):
+    """A peer from outside appears with the newest state that it can load. ``for_s`` does not matter: it stays."""
+
+    kind: Literal["join"] = "join"
+    peer: Number
+
+
+class Leave(Timed):
+    """A peer says that it leaves and stops; after ``for_s`` it is back."""
+
+    kind: Literal["leave"] = "leave"
+    peer: Number
+
+
+class ClockJump(Timed):
+    """A peer's wall clock is off by ``by_s``."""
+
+    kind: Literal["clock_jump"] = "clock_jump"
+    peer: Number
+    by_s: Annotated[float, Field(ge=-3600, le=3600)]
+
+
+class DialOutOnly(Timed):
+    """Nobody can open a stream to the peer: it says so, and reaches only peers that others can reach."""
+
+    kind: Literal["dial_out_only"] = "dial_out_only"
+    peer: Number
+
+
+Fault: TypeAlias = Annotated[
+    Crash
+    | CrashAt
+    | DeafAt
+    | Sleep
+    | Partition
+    | CutOneWay
+    | BadNetwork
+    | SlowPeer
+    | LoseDisk
+    | RestoreState
+    | Join
+    | Leave
+    | ClockJump
+    | DialOutOnly,
+    Field(discriminator="kind"),
+]
+
+Probe: TypeAlias = Literal["progress", "dead_leader", "dead_peer", "all_ready", "straggler", "joiner", "minority"]
+"""What is tried in the calm after the storm; each stands for a liveness property (`properties.PROBES`)."""
+
+
+class FaultSchedule(Frozen):
+    """One simulated run: a swarm of ``num_peers`` founders, what happens to it, and what is tried afterwards."""
+
+    seed: Annotated[int, Field(ge=0)]
+    """Of everything the schedule does not say: latencies, what is lost, how long training takes."""
+    num_peers: Annotated[int, Field(ge=1, le=32)]
+    num_joiners: Annotated[int, Field(ge=0, le=4)] = 0
+    fault_tolerance: Annotated[int, Field(ge=0, le=8)] | None = None
+    """As in the spec; None: a fifth of the roster."""
+    faults: tuple[Fault, ...] = ()
+    probes: tuple[Probe, ...] = ("progress",)
+
+    @property
+    def storm_s(self) -> float:
+        """When the last fault has healed."""
+        return max((fault.at_s + fault.for_s for fault in self.faults), default=0.0)
+
+    def to_json(self) -> str:
+        """One line that `from_json` reads back."""
+        return canonical_json(self.model_dump(mode="json", exclude_defaults=True) | self._kinds()).decode()
+
+    def _kinds(self) -> dict[str, object]:
+        faults = [fault.model_dump(mode="json", exclude_defaults=True) | {"kind": fault.kind} for fault in self.faults]
+        return {"faults": faults}
+
+    @classmethod
+    def from_json(cls, text: str | bytes) -> Self:
+        """The schedule that was written; raises pydantic's `ValidationError` (a ValueError) for anything else."""
+        return cls.model_validate_json(text)
+
+
+def named_peers(fault: Fault) -> frozenset[int]:
+    """The peers that a fault is about."""
+    match fault:
+        case Partition():
+            return frozenset(peer for group in fault.groups for peer in group)
+        case CutOneWay():
+            return frozenset((*fault.senders, *fault.receivers))
+        case CrashAt() | DeafAt() | BadNetwork():
+            return frozenset()
+        case _:
+            return frozenset((fault.peer,))

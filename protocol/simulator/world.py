@@ -1,0 +1,435 @@
+"""The world: nodes, the network between them, and what each node's round machine asks for carried out.
+
+`World.run` follows the clock. Everything random is drawn from one seeded generator, and nothing depends on the order of
+a set or on hashes, so a seed replays a run exactly. Faults are methods, for schedules; `passes` and `on_action` are
+hooks, for tests that strike at one message or one moment.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Iterable
+from typing import assert_never
+
+from ..grace import NUM_ROUNDS
+from ..identity import PeerId
+from ..messages import (
+    Commit,
+    CommitRequest,
+    Heartbeat,
+    Message,
+    PlanMessage,
+    Prepare,
+    Proposal,
+    Ready,
+    Vote,
+    round_of,
+)
+from ..round_machine import (
+    Acceptor,
+    Action,
+    CancelExchange,
+    Contributed,
+    Decide,
+    Event,
+    FetchResults,
+    GiveUp,
+    PeerView,
+    Persist,
+    Phase,
+    Received,
+    ResultsHeld,
+    Rules,
+    Send,
+    StartExchange,
+    Tick,
+    Woke,
+    advance,
+    begin,
+    is_routine,
+    pace_of,
+)
+from ..spec import Genesis
+from ..standing import Standing
+from ..transport import RemoteProtocolError
+from .checks import Checks
+from .clock import Clock, Work
+from .exchanges import Exchanges
+from .network import Link, Network, NetworkModel
+from .nodes import Node, digest, state_hash
+
+_TICKS_PER_HEARTBEAT = 2
+_MAX_INBOX = 4096
+"""Messages that a suspended node's sockets hold; later ones are lost."""
+
+
+class World(Clock):
+    """A swarm of nodes. `run` follows the clock; `pick` lets a test choose what happens next, in any order.
+
+    ``amnesia`` makes restarted nodes forget their votes and ``rules_type`` replaces the rules: seeded bugs that the
+    checks must find. ``loss``, ``duplication`` and ``latency_s`` are a short way to say a `NetworkModel`.
+    ``contribution_bytes`` is the size of one encoded pseudo-gradient, ``state_bytes`` what a newcomer downloads.
+    """
+
+    def __init__(
+        self,
+        genesis: Genesis,
+        *,
+        seed: int = 0,
+        network: NetworkModel | None = None,
+        loss: float = 0.0,
+        duplication: float = 0.0,
+        latency_s: tuple[float, float] = (0.01, 0.1),
+        amnesia: bool = False,
+        rules_type: type[Rules] = Rules,
+        num_chunks: int = 8,
+        contribution_bytes: float = 0.0,
+        state_bytes: float = 0.0,
+        lease_samples: int = 10,
+    ) -> None:
+        super().__init__()
+        self.genesis = genesis
+        self.random = random.Random(seed)
+        model = network or NetworkModel(latency_s=latency_s, loss=loss, duplication=duplication)
+        self.network = Network(model, self.random)
+        self.nodes = {peer: Node(peer) for peer in genesis.membership.roster}
+        self.set_network(model)
+        self.checks = Checks()
+        self.rejected: list[RemoteProtocolError] = []
+        """Messages that a node refused. Stays empty unless somebody misbehaves: honest nodes break no rule."""
+        self.passes: Callable[[PeerId, PeerId, Message], bool] = lambda _sender, _receiver, _body: True
+        """Whether a message gets through; tests cut links here."""
+        self.on_action: Callable[[Node, Action], None] = lambda _node, _action: None
+        """Called before an action is performed; tests crash nodes here."""
+        self.on_begin: Callable[[Node], None] = lambda _node: None
+        """Called when a node begins a round, or goes on with one after a restart; trainers start here."""
+        self.on_give_up: Callable[[Node, int], None] = lambda _node, _tokens: None
+        """Called when a contribution is withdrawn, with its tokens."""
+        self.on_decide: Callable[[Node, Commit], None] = lambda _node, _commit: None
+        """Called when a node learns that a round is decided."""
+        self._amnesia, self._rules_type = amnesia, rules_type
+        self._num_chunks, self._lease_samples, self._state_bytes = num_chunks, lease_samples, state_bytes
+        self._exchanges = Exchanges(self, contribution_bytes, num_chunks)
+        for number, peer in enumerate(self.nodes):
+            self.start(peer)
+            self._begin_beating(peer, number)
+
+    @property
+    def decided(self) -> dict[int, str]:
+        """Round → record id, the first time somebody decides."""
+        return self.checks.decided
+
+    # --- faults -------------------------------------------------------------------------------------------------------
+
+    def crash(self, peer: PeerId) -> None:
+        """The process is gone at once; what is on its disk stays."""
+        node = self.nodes[peer]
+        if node.is_up:
+            node.up_s += self.now - node.started_s
+        node.state, node.is_asleep, node.inbox, node.early, node.heard = None, False, [], {}, {}
+        self.network.release(peer, self.now)
+
+    def start(self, peer: PeerId) -> None:
+        """Start or restart a node from its disk."""
+        node = self.nodes[peer]
+        if node.is_up:
+            node.up_s += self.now - node.started_s
+        node.num_starts, node.started_s = node.num_starts + 1, self.now
+        if self._amnesia:
+            node.disk.acceptors.clear()
+        self._begin(node, {})
+
+    def sleep(self, peer: PeerId) -> None:
+        """Suspend the process, as a laptop's lid or SIGSTOP does: it neither hears, says nor notices anything."""
+        node = self.nodes[peer]
+        if node.is_running:
+            node.is_asleep, node.slept_since_s = True, self.now
+
+    def wake(self, peer: PeerId) -> None:
+        """Let a suspended process go on, with what came meanwhile."""
+        node = self.nodes[peer]
+        if not node.is_asleep:
+            return
+        node.is_asleep = False
+        inbox, node.inbox = node.inbox, []
+        if self.now - node.slept_since_s > self.genesis.timing.heartbeat_timeout_s:
+            self.feed(node, Woke())
+        for event in inbox:
+            self._take(node, event)
+        self.feed(node, Tick())
+
+    def jump_clock(self, peer: PeerId, by_s: float) -> None:
+        """Set a node's clock forward or back at once."""
+        self.nodes[peer].clock_offset_s += by_s
+
+    def partition(self, *groups: Iterable[PeerId]) -> None:
+        """Only peers of one group hear each other, until `heal`."""
+        self.network.partition(*groups)
+
+    def heal(self) -> None:
+        """No link is cut any more."""
+        self.network.heal()
+
+    def set_link(self, peer: PeerId, link: Link) -> None:
+        """Reconnect a peer with another line from now on."""
+        self.network.set_link(peer, link)
+        self.nodes[peer].reachable = not link.is_dial_out_only
+
+    def set_network(self, model: NetworkModel) -> None:
+        """Another network from now on, with nothing cut."""
+        self.network.replace(model)
+        for peer, node in self.nodes.items():
+            node.reachable = not self.network.link_of(peer).is_dial_out_only
+
+    def join(self, peer: PeerId) -> None:
+        """A peer outside the roster appears and downloads the state; then it can be admitted."""
+        node = self.nodes[peer] = Node(peer, reachable=not self.network.link_of(peer).is_dial_out_only)
+        donor = max((other for other in self.nodes.values() if other.is_running), key=_progress, default=None)
+        if donor is None or not donor.disk.commits:
+            self._enter(node, None)
+            return
+        share = self._state_bytes / len(self.nodes)
+        due_s = max(self.network.book(other, peer, share, self.now) for other in self.nodes if other != peer)
+        self.at(due_s, self._enter, node, donor)
+
+    def _enter(self, node: Node, donor: Node | None) -> None:
+        if donor is not None:
+            node.disk.commits = list(donor.disk.commits)
+        self.start(node.peer)
+        self._begin_beating(node.peer, len(self.nodes) - 1)
+
+    # --- running ------------------------------------------------------------------------------------------------------
+
+    def contribute(self, peer: PeerId, tokens: int = 1000, num_inner_steps: int = 0, tokens_per_s: float = 0.0) -> None:
+        """The node's inner steps are done."""
+        node = self.nodes[peer]
+        state = node.state
+        if state is None or node.is_asleep or state.phase is Phase.DECIDED or state.ready is not None:
+            return
+        rules = state.rules
+        ready = node.behaviour.contributes(
+            Ready(
+                round=rules.round,
+                parent=rules.parent,
+                parent_state=rules.parent_state,
+                tokens=tokens,
+                commitment=self.commitment_of(node, rules),
+                num_inner_steps=num_inner_steps,
+                tokens_per_s=tokens_per_s,
+            )
+        )
+        if ready is not None:
+            node.offered_tokens = tokens
+            self.feed(node, Contributed(ready))
+
+    def commitment_of(self, node: Node, rules: Rules) -> str:
+        """Stands for the bytes of what a node contributes now."""
+        return digest(node.peer, rules.round, self.now)
+
+    def feed(self, node: Node, event: Event) -> None:
+        """Give an event to a machine and perform what it asks for."""
+        if node.state is None:
+            return
+        if node.is_asleep:
+            if len(node.inbox) < _MAX_INBOX or not isinstance(event, Received):
+                node.inbox.append(event)
+            return
+        if node.heard:
+            node.state = node.state.having(peers={**node.state.peers, **node.heard})
+            node.heard = {}
+        try:
+            node.state, actions = advance(node.state, event, self.now + node.clock_offset_s)
+        except RemoteProtocolError as error:
+            self.rejected.append(error)
+            return
+        for action in actions:
+            self.on_action(node, action)
+            if not node.is_up:
+                return  # crashed between two actions
+            self.perform(node, action)
+            if not node.is_up:
+                return
+
+    def later(self, work: Work, delay_s: float | None = None) -> None:
+        """Do something after ``delay_s``, by default a latency."""
+        delay_s = self.random.uniform(*self.network.model.latency_s) if delay_s is None else delay_s
+        self.at(self.now + delay_s, work)
+
+    def connects(self, sender: PeerId, receiver: PeerId) -> bool:
+        """Whether a stream from one to the other moves."""
+        return self.network.connects(sender, receiver)
+
+    def rules_of(self, node: Node) -> Rules:
+        """The rules of the round that a node works on."""
+        commits = node.disk.commits
+        return self._rules_type(
+            genesis=self.genesis,
+            me=node.peer,
+            standing=Standing.after(commits[-1]) if commits else Standing.of_genesis(self.genesis),
+            parent_state=state_hash(commits),
+            lease_samples=self._lease_samples,
+            num_chunks=self._num_chunks,
+            open_vote=self.checks.open_vote,
+            recent=tuple(node.paces[-NUM_ROUNDS:]),
+        )
+
+    def _begin(self, node: Node, peers: dict[PeerId, PeerView]) -> None:
+        node.heard = {}
+        rules = self.rules_of(node)
+        acceptor = node.disk.acceptors.get(rules.round, Acceptor())
+        node.state = begin(rules, acceptor, peers, self.now + node.clock_offset_s)
+        for plan_id, digests in list(node.disk.held.items()):
+            self.feed(node, ResultsHeld(plan_id, digests))
+        early, node.early = node.early, {}
+        for event in early.values():
+            self._take(node, event)
+        if node.is_up:
+            self.on_begin(node)
+
+    def _begin_beating(self, peer: PeerId, number: int) -> None:
+        interval_s = self.genesis.timing.heartbeat_interval_s
+        first_s = self.now + interval_s / 2 * ((number * 0.618) % 1.0)  # not all at once
+        self.at(first_s, self._beat, peer)
+        self.at(first_s, self._tick, peer)
+
+    def _beat(self, peer: PeerId) -> None:
+        """A heartbeat to everybody, for ever."""
+        node = self.nodes[peer]
+        self.at(self.now + self.genesis.timing.heartbeat_interval_s, self._beat, peer)
+        if node.is_running and node.is_honest:
+            self._spread(peer, self._heartbeat_of(node))
+        elif node.is_running:
+            self._post(node, self.nodes, self._heartbeat_of(node))
+
+    def _spread(self, sender: PeerId, body: Heartbeat) -> None:
+        """A heartbeat to everybody, in one delivery per path: there are more of these than of all other messages."""
+        network = self.network
+        arriving: dict[float, list[PeerId]] = {}
+        for receiver in self.nodes:
+            if self.passes(sender, receiver, body) and network.delivers(sender, receiver):
+                arriving.setdefault(network.path_latency_s(sender, receiver), []).append(receiver)
+        jitter_s = self.random.uniform(*network.model.latency_s)
+        for latency_s, receivers in arriving.items():
+            self.at(self.now + latency_s + jitter_s, self._hear, receivers, sender, body)
+
+    def _hear(self, receivers: list[PeerId], sender: PeerId, body: Heartbeat) -> None:
+        now = self.now
+        for receiver in receivers:
+            node = self.nodes[receiver]
+            state = node.state
+            if state is None:
+                continue
+            view = node.heard.get(sender) or state.peers.get(sender)
+            here = now + node.clock_offset_s
+            if not node.is_asleep and view is not None and is_routine(state, view, body, here):
+                node.heard[sender] = PeerView(here, body)
+            else:
+                self.feed(node, Received(sender, body, b""))
+
+    def _heartbeat_of(self, node: Node) -> Heartbeat:
+        said = node.heartbeat
+        facts = {"round": node.round - 1, "phase": node.told_phase, "reachable": node.reachable, **node.progress}
+        if said is not None and all(getattr(said, name) == value for name, value in facts.items()):
+            return said
+        node.heartbeat = Heartbeat.model_validate({**facts, "state_hash": state_hash(node.disk.commits)})
+        return node.heartbeat
+
+    def _tick(self, peer: PeerId) -> None:
+        node = self.nodes[peer]
+        self.at(self.now + self.genesis.timing.heartbeat_interval_s / _TICKS_PER_HEARTBEAT, self._tick, peer)
+        if node.is_running:
+            self.feed(node, Tick())
+
+    # --- messages -----------------------------------------------------------------------------------------------------
+
+    def _post(self, node: Node, to: Iterable[PeerId], body: Message) -> None:
+        """Send a message; one to ourselves arrives at once, whatever the network does."""
+        sender, honest = node.peer, Received(node.peer, body, self._seal(node, body))
+        for receiver in to:
+            event = honest if node.is_honest else self._as_said(node, receiver, body)
+            if event is None or receiver not in self.nodes:
+                continue
+            if receiver == sender:
+                self.at(self.now, self._deliver, receiver, event)
+            elif self.passes(sender, receiver, event.body):
+                for delay_s in self.network.delays_s(sender, receiver):
+                    self.at(self.now + delay_s, self._deliver, receiver, event)
+
+    def _as_said(self, node: Node, receiver: PeerId, body: Message) -> Received | None:
+        said = node.behaviour.says(receiver, body)
+        return None if said is None else Received(node.peer, said, self._seal(node, said))
+
+    def _seal(self, node: Node, body: Message) -> bytes:
+        """The stub of an envelope. Only those of votes are ever quoted."""
+        if not isinstance(body, Vote):
+            return b""
+        self.checks.check_vote(node, body)
+        return self.checks.paper(node.peer, body)
+
+    def _deliver(self, receiver: PeerId, event: Received) -> None:
+        node = self.nodes[receiver]
+        if isinstance(event.body, Heartbeat) or node.is_asleep:
+            self.feed(node, event)
+        elif node.is_up:
+            self._take(node, event)
+
+    def _take(self, node: Node, event: Event) -> None:
+        """Messages of this round go to the machine, those of the next wait, those of past ones get the commit."""
+        if not isinstance(event, Received) or isinstance(event.body, Heartbeat):
+            self.feed(node, event)
+            return
+        number, body = round_of(event.body), event.body
+        if isinstance(body, CommitRequest):
+            self._send_commit(node, event.sender, number)
+        elif number == node.round:
+            self.feed(node, event)
+        elif number < node.round and isinstance(body, Ready | PlanMessage | Proposal | Prepare):
+            self._send_commit(node, event.sender, number)
+        elif number > node.round and isinstance(body, Commit):
+            self._post(node, (event.sender,), CommitRequest(fragment=0, round=node.round))
+        elif number == node.round + 1:
+            node.early[event.sender, body.kind] = event
+
+    def _send_commit(self, node: Node, to: PeerId, number: int) -> None:
+        if number < node.round:
+            self._post(node, (to,), node.disk.commits[number - 1])
+
+    # --- actions ------------------------------------------------------------------------------------------------------
+
+    def perform(self, node: Node, action: Action) -> None:
+        """Carry out what a machine asks for."""
+        match action:
+            case Persist(acceptor):
+                node.disk.acceptors[node.round] = acceptor
+            case Send(to, message):
+                self._post(node, to, message)
+            case StartExchange(plan):
+                self._exchanges.start(node, plan)
+            case FetchResults(record):
+                self._exchanges.fetch(node, record)
+            case Decide(commit):
+                self._decide(node, commit)
+            case GiveUp(reason):
+                node.given_up.append(reason)
+                self.on_give_up(node, node.offered_tokens)
+            case CancelExchange(plan_id):
+                self._exchanges.cancel(node, plan_id)
+            case _:
+                assert_never(action)
+
+    def _decide(self, node: Node, commit: Commit) -> None:
+        """Apply a commit once its bytes are here, and begin the next round. By S2, somebody can serve them."""
+        self.checks.check_decision(commit)
+        self.on_decide(node, commit)
+        self._exchanges.obtain(node, commit.record, lambda: self._apply(node, commit))
+
+    def _apply(self, node: Node, commit: Commit) -> None:
+        node.disk.commits.append(commit)
+        peers = {} if node.state is None else dict(node.state.peers)
+        if node.state is not None and (pace := pace_of(node.state)) is not None:
+            node.paces.append(pace)
+        self._begin(node, peers)
+
+
+def _progress(node: Node) -> int:
+    return len(node.disk.commits)

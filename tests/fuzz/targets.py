@@ -1,0 +1,24 @@
+"""The registry: every parser of bytes that somebody else may have written. A further parser is one more `Target`.
+
+`test_every_parser_is_fuzzed` finds the functions of the product that take bytes apart; each must be named by a target
+here, or by `exempt.EXEMPT` with the reason why nobody else's bytes reach it.
+"""
+
+from __future__ import annotations
+
+from .file_targets import DASHBOARD_TARGETS, FILE_TARGETS
+from .harness import Target
+from .network_targets import MESSAGE_TARGETS, STREAM_TARGETS
+from .proof_targets import PROOF_TARGETS
+from .swarm_targets import CODEC_TARGETS, STATE_TARGETS, SWARM_TARGETS
+
+TARGETS: tuple[Target, ...] = (
+    *MESSAGE_TARGETS,
+    *STREAM_TARGETS,
+    *STATE_TARGETS,
+    *SWARM_TARGETS,
+    *CODEC_TARGETS,
+    *FILE_TARGETS,
+    *DASHBOARD_TARGETS,
+    *PROOF_TARGETS,
+)

@@ -1,0 +1,54 @@
+"""How peers are shown: who is on probation, who hears from no quorum, how far away they and their clocks are."""
+
+from __future__ import annotations
+
+from atoll.node.view import Clocks, OwnPeer, clock_offset_ms, peer_infos
+from atoll.protocol.identity import Identity
+from atoll.protocol.messages import Heartbeat, Newcomer, Provisional
+from atoll.protocol.peers import PeerInfo
+from atoll.protocol.round_machine import Phase
+from atoll.protocol.standing import Standing
+
+ME, OTHER, THIRD = (Identity.from_seed(bytes([number]) * 32).peer_id for number in (1, 2, 3))
+HEARTBEAT = Heartbeat(round=6, state_hash="ab" * 32, phase="training")
+
+
+def known(peer: str, heartbeat: Heartbeat = HEARTBEAT, **fields: object) -> PeerInfo:
+    return PeerInfo(peer, 0.0, heartbeat, heard_s=9.0, **fields)  # type: ignore[arg-type]
+
+
+def shown(*peers: PeerInfo, newcomers: tuple[Newcomer, ...] = ()):
+    me = OwnPeer(ME, "me", "1", Phase.TRAINING, 0, None, "ab" * 32, 6)
+    standing = Standing(6, "cd" * 32, (ME, OTHER, THIRD), newcomers=newcomers)
+    infos = peer_infos(
+        me, {info.peer: info for info in peers}, standing, None, {}, Clocks(10.0, 1000.0), 5.0, lambda _: "direct"
+    )
+    return {info.peer_id: info for info in infos}
+
+
+def test_newcomers_are_on_probation_until_their_round_has_come():
+    newcomers = (
+        Newcomer(peer=ME, counts_from=9),
+        Newcomer(peer=OTHER, counts_from=8),
+        Newcomer(peer=THIRD, counts_from=7),
+    )
+    peers = shown(known(OTHER), known(THIRD), newcomers=newcomers)
+    notes = [peers[peer].note for peer in (ME, OTHER, THIRD)]
+    assert notes == ["on probation until round 9", "on probation until round 8", ""]
+
+
+def test_a_peer_without_a_quorum_is_marked():
+    told = Provisional(num_alive=2, num_needed=3, num_members=5, lasted_s=1.0)
+    peers = shown(known(OTHER, HEARTBEAT.model_copy(update={"provisional": told})))
+    assert peers[OTHER].note == "hears from 2 of 5 members only"
+
+
+def test_round_trip_and_clock_are_shown_in_milliseconds():
+    peers = shown(known(OTHER, round_trip_s=0.03, clock_offset_s=-1.5))
+    assert (peers[OTHER].round_trip_ms, peers[OTHER].clock_offset_ms) == (30.0, -1500.0)
+
+
+def test_one_wrong_clock_does_not_move_the_offset_of_this_machine():
+    offsets = (0.01, 0.02, 3600.0)
+    assert clock_offset_ms(known(OTHER, clock_offset_s=offset) for offset in offsets) == 20.0
+    assert clock_offset_ms([known(OTHER)]) is None

@@ -1,0 +1,126 @@
+"""A founder that has lost its disk in round 1 asks the others, and does not vote a second time (S1)."""
+
+from __future__ import annotations
+
+import asyncio
+import shutil
+from pathlib import Path
+
+import pytest
+
+from atoll.protocol.identity import Identity
+from atoll.protocol.messages import Header, Heartbeat, seal
+from atoll.protocol.outcomes import Committed
+from atoll.protocol.quorum import quorum_of
+from atoll.protocol.recollection import Recollection, Verdict
+from atoll.protocol.votes import VoteStore
+
+from .test_round_driver import PEOPLE, MeanReplica, Swarm, genesis_of
+
+ME, SECOND, THIRD = PEOPLE[:3]
+GENESIS = genesis_of([ME, SECOND, THIRD])
+IDS = [person.peer_id for person in (ME, SECOND, THIRD)]
+
+
+def words(sequence: int, by: Identity = ME, run_id: str = GENESIS.run_id) -> bytes:
+    header = Header(run_id=run_id, lineage=0, sender=by.peer_id, sequence=sequence, expires_unix_s=0)
+    return seal(by, header, Heartbeat(round=0, state_hash="ab" * 32, phase="training"))
+
+
+def recollection(num_people: int = 3) -> Recollection:
+    """Of a life whose messages are numbered 100 to 199; patient until second 10."""
+    genesis = genesis_of(PEOPLE[:num_people], fault_tolerance=0)
+    quorum = quorum_of(genesis, genesis.membership.roster, 1)
+    own = GENESIS.run_id if num_people == 3 else genesis.run_id
+    return Recollection(ME.peer_id, own, 0, quorum, lambda n: 100 <= n < 200, began_s=0.0, patience_s=10.0)
+
+
+def test_it_votes_once_all_have_answered_that_they_know_of_nothing():
+    asked = recollection()
+    assert asked.verdict(IDS, 1.0) is Verdict.UNSURE
+    assert asked.unasked(IDS) == (SECOND.peer_id, THIRD.peer_id)
+    asked.note(SECOND.peer_id, None)
+    assert asked.verdict(IDS, 1.0) is Verdict.UNSURE
+    asked.note(THIRD.peer_id, words(150))  # of this life
+    assert asked.verdict(IDS, 1.0) is Verdict.NEW
+
+
+def test_words_of_an_earlier_life_in_its_own_signature_make_it_abstain():
+    asked = recollection()
+    asked.note(SECOND.peer_id, words(7))
+    assert asked.verdict(IDS, 1.0) is Verdict.FORGOT
+
+
+def test_a_clock_that_was_set_back_hides_nothing():
+    asked = recollection()
+    asked.note(SECOND.peer_id, words(100_000))
+    assert asked.verdict(IDS, 1.0) is Verdict.FORGOT
+
+
+@pytest.mark.parametrize("lie", [b"", b"nonsense", words(7, by=SECOND), words(7, run_id="00" * 32)])
+def test_nobody_can_make_it_abstain_by_a_lie(lie):
+    asked = recollection()
+    asked.note(SECOND.peer_id, lie)
+    asked.note(THIRD.peer_id, None)
+    assert asked.verdict(IDS, 1.0) is Verdict.NEW
+
+
+def test_who_does_not_live_is_waited_for_only_so_long_and_the_rest_must_be_a_quorum():
+    asked = recollection()
+    assert asked.verdict([], 11.0) is Verdict.UNSURE  # alone it could decide nothing anyway
+    asked.note(SECOND.peer_id, None)
+    assert asked.verdict(IDS[:2], 9.0) is Verdict.UNSURE
+    assert asked.verdict(IDS[:2], 10.0) is Verdict.NEW
+    assert asked.verdict(IDS, 10.0) is Verdict.UNSURE  # the third lives, and has not answered
+
+
+def test_a_lone_founder_asks_nobody():
+    assert recollection(1).verdict([], 0.0) is Verdict.NEW
+
+
+# --- the disk ---------------------------------------------------------------------------------------------------------
+
+
+def test_a_founder_abstains_in_round_one_until_it_knows_also_over_a_restart(tmp_path: Path):
+    store = VoteStore(tmp_path, 0)
+    store.open(1, is_member=True)
+    assert store.forgot(1)
+    again = VoteStore(tmp_path, 0)
+    again.open(1, is_member=True)
+    assert again.forgot(1)
+    assert not again.forgot(2)
+    again.recollect(has_forgotten=False)
+    assert not again.forgot(1)
+    assert not VoteStore(tmp_path, 0).forgot(1)
+
+
+def test_what_was_forgotten_stays_forgotten(tmp_path: Path):
+    store = VoteStore(tmp_path, 0)
+    store.open(1, is_member=True)
+    store.recollect(has_forgotten=True)
+    assert VoteStore(tmp_path, 0).forgot(1)
+    assert not VoteStore(tmp_path, 0).is_unsure
+
+
+# --- drivers ----------------------------------------------------------------------------------------------------------
+
+
+async def test_a_founder_whose_disk_is_lost_in_round_one_does_not_vote_in_it_again(tmp_path: Path):
+    swarm = Swarm(tmp_path, GENESIS)
+    try:
+        for person in (ME, SECOND, THIRD):
+            await swarm.start(person)
+        nodes = swarm.nodes
+        await swarm.until(lambda: all(ME.peer_id in nodes[p.peer_id].driver._first_words for p in (SECOND, THIRD)))
+        await swarm.kill(ME)
+        shutil.rmtree(tmp_path / ME.peer_id)
+        node = await swarm.start(ME, MeanReplica(GENESIS))
+        await swarm.until(lambda: "votes.abstaining" in node.points())
+        outcomes = await asyncio.gather(*(swarm.contribute(person, 1.0) for person in (ME, SECOND, THIRD)))
+        assert all(isinstance(outcome, Committed) for outcome in outcomes)
+        assert outcomes[0].counted  # it contributes; only its vote is not given
+        assert "round.voted" not in node.points()
+        await asyncio.gather(*(swarm.contribute(person, 1.0) for person in (ME, SECOND, THIRD)))
+        await swarm.until(lambda: "round.voted" in node.points())  # in round 2
+    finally:
+        await swarm.close()
