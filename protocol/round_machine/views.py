@@ -63,10 +63,13 @@ def census(state: RoundState, now: float) -> Census:
 def _take_census(state: RoundState, now: float) -> Census:
     me, peers, readies = state.rules.me, state.peers, state.readies
     timeout_s = state.rules.genesis.timing.heartbeat_timeout_s
+    roster = state.rules.roster
+    if gone := state.proven.union(state.rules.genesis.control.banned):
+        roster = tuple(peer for peer in roster if peer == me or peer not in gone)
     live: list[PeerId] = []
     ready: list[PeerId] = []
     bystanders: list[PeerId] = []
-    for peer in state.rules.roster:  # one loop without calls: of all that a member does, this takes most of the time
+    for peer in roster:  # one loop without calls: of all that a member does, this takes most of the time
         view = peers.get(peer)
         phase = None if view is None or view.heartbeat is None else view.heartbeat.phase
         if peer != me and (view is None or now - view.heard_s > timeout_s or phase == "leaving"):
@@ -191,11 +194,12 @@ def _kept(state: RoundState, now: float) -> list[PeerId]:
     """Members that stay. Silent witnesses do where most of them are silent: without them no round could be decided."""
     rules = state.rules
     drop_after_s = rules.genesis.timing.drop_after_s
-    members = [peer for peer in rules.roster if peer not in rules.genesis.control.banned]
+    gone = state.proven.union(rules.genesis.control.banned) - {rules.me}
+    members = [peer for peer in rules.roster if peer not in gone]
     kept = [peer for peer in members if peer == rules.me or _silent_s(state, peer, now) <= drop_after_s]
     witnesses = rules.genesis.membership.witnesses
     if has_witnesses(witnesses, kept):
-        return kept or list(rules.roster)
+        return kept or members or list(rules.roster)
     return [peer for peer in members if peer in kept or peer in witnesses]
 
 
