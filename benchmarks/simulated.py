@@ -27,7 +27,7 @@ from _figures import report
 from atoll.protocol.simulator import soup_genesis
 from atoll.protocol.simulator.report import Report
 from atoll.protocol.simulator.scenario import Scenario, Workload
-from atoll.protocol.simulator.steps import StepRuleName, has_budget
+from atoll.protocol.simulator.steps import StepRuleName
 from atoll.protocol.simulator.traces import Trace
 
 TIMING = {
@@ -72,14 +72,12 @@ def report_utilisation(name: str, trace_name: str, num_rounds: int) -> None:
 def report_speeds(num_rounds: int) -> None:
     """Eight peers of speeds 1:2:4:6. The first round knows no speeds, and counts all the same."""
     fixed, budget = (simulated(Trace.load("speeds-1-2-4-6"), 8, num_rounds, rule) for rule in ("fixed", "budget"))
-    rule = "budget of tokens" if has_budget() else "fixed number of steps (this atoll has no budget yet)"
     report(
         "throughput_speeds_1_2_4_6",
         budget.throughput,
         "of the summed throughput",
         reference=round(fixed.throughput, 4),
         repeats=num_rounds,
-        rule=rule,
     )
 
 

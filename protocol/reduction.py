@@ -144,10 +144,10 @@ class Reduction:
                 translate,
                 self.settings,
                 self._executor,
-                rules.trust,
-                rules.limits,
-                self._is_alive,
-                partial(self._signer.sign, plan.round),
+                trust=rules.trust,
+                limits=rules.limits,
+                is_alive=self._is_alive,
+                sign=partial(self._signer.sign, plan.round),
             )
             self._oversight.keep(exchange)
             self.counters = exchange.counters

@@ -17,6 +17,7 @@ if TYPE_CHECKING:
     from ...protocol.simulator.aggregate import Topology
     from ...protocol.simulator.report import Report, RoundRow
     from ...protocol.simulator.scenario import Workload
+    from ...protocol.simulator.steps import StepRuleName
     from ...protocol.spec import Genesis
 
 app = command_app()
@@ -47,7 +48,7 @@ def simulate(
     if topology not in TOPOLOGIES:
         todo = f"choose one of: {', '.join(TOPOLOGIES)}"
         raise UserError("unknown topology", topology, todo, code="usage", exit_code=EXIT_USAGE)
-    genesis, workload = _read(spec)
+    genesis, workload, steps = _read(spec)
     chosen = Trace.load(trace)
     head = {"spec": str(spec), "trace": trace, "seed": seed}
     if topology != "flat":
@@ -65,7 +66,7 @@ def simulate(
         figures = {**head, **many.as_json()}
         print_json(figures) if as_json else print(_plain(figures))
         return
-    scenario = Scenario(genesis, workload, chosen, num_peers=peers, seed=seed, on_round=_progress(rounds))
+    scenario = Scenario(genesis, workload, chosen, num_peers=peers, seed=seed, steps=steps, on_round=_progress(rounds))
     report = scenario.run(rounds)
     if as_json:
         print_json({**head, **report.as_json()})
@@ -73,7 +74,7 @@ def simulate(
         print(_table(f"{genesis.name} over {trace}: {peers} peers, seed {seed}", report, rounds))
 
 
-def _read(spec: Path) -> tuple[Genesis, Workload]:
+def _read(spec: Path) -> tuple[Genesis, Workload, StepRuleName]:
     """A spec, signed or not, whose own peers do not matter here. Raises `SpecError`."""
     from ...protocol.simulator.nodes import people
     from ...protocol.simulator.scenario import Workload
@@ -86,13 +87,14 @@ def _read(spec: Path) -> tuple[Genesis, Workload]:
     text = _PEERS_OF_THE_SPEC.sub(lambda found: f"{found[1]} = {empty[found[1]]}", read_text(spec))
     genesis, training = parse_unsigned(text, str(spec))
     inner = training.inner
-    return genesis, Workload(
+    workload = Workload(
         num_parameters=FlatLayout.of(training.model).num_elements,
         num_steps=inner.num_steps,
         max_steps=inner.lease_steps,
         tokens_per_step=inner.batch_size * training.model.sequence_length,
         samples_per_step=inner.batch_size,
     )
+    return genesis, workload, "budget" if inner.adaptive_steps else "fixed"
 
 
 def _progress(num_rounds: int) -> Callable[[RoundRow], None]:

@@ -93,6 +93,7 @@ class Exchange:
         on_event: Callable[[ExchangeEvent], None],
         settings: ExchangeSettings,
         executor: Executor,
+        *,
         trust: TrustConfig | None = None,
         limits: LimitsConfig | None = None,
         is_alive: Callable[[PeerId], bool] = lambda _: True,

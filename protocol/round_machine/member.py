@@ -171,7 +171,9 @@ def give_up(state: RoundState, now: float) -> Step:
     if rules.me in rules.roster:
         others = tuple(peer for peer in rules.roster if peer != rules.me)
         actions = (*actions, Send(others, ready.model_copy(update={"tokens": 0})))
-    return replace(state, ready=None, readies=readies), (*actions, GiveUp(reason))
+    # What the cancelled exchange has not brought does not come by itself: a proposal of its plan must be fetched.
+    attempt = None if attempt is None else replace(attempt, ended=True)
+    return replace(state, ready=None, readies=readies, attempt=attempt), (*actions, GiveUp(reason))
 
 
 def _hopeless(state: RoundState, now: float) -> str | None:

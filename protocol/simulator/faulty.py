@@ -9,7 +9,7 @@ from typing import Any
 from .. import envelopes, outcomes, votes
 from ..identity import PeerId
 from ..messages import Commit
-from ..round_machine import Action, GiveUp, Received, Rules
+from ..round_machine import Action, Event, GiveUp, Received, Rules
 from ..spec import Genesis, TimingConfig
 from .faults import FaultSchedule
 from .nodes import Disk, Node, soup_genesis
@@ -74,6 +74,8 @@ class FaultySwarm(World):
         """How far wall clocks are off; nothing but the expiry of messages goes by them."""
         self.abstained: dict[PeerId, int | None] = {}
         """On each disk: the round in which its owner must not vote."""
+        self.handled: Event | None = None
+        """What the node that acts at present acts upon."""
         self.left_s: dict[PeerId, float] = {}
         """When a peer said last that it leaves."""
         self.lost_disks: set[PeerId] = set()
@@ -82,6 +84,10 @@ class FaultySwarm(World):
         self.on_action, self.on_begin = self._tell_action, self._begin_training
         for node in self.nodes.values():
             self._begin_training(node)
+
+    def feed(self, node: Node, event: Event) -> None:
+        self.handled = event
+        super().feed(node, event)
 
     # --- messages -----------------------------------------------------------------------------------------------------
 

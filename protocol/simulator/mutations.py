@@ -181,13 +181,6 @@ def _strangers_too(original: Function) -> Function:
     return awaited
 
 
-def _only_with_all_results(original: Function) -> Function:
-    def end_reducing(state: RoundState, lead: Any, now: float) -> Step:
-        return original(state, lead, now) if len(lead.results) == len(lead.plan.spans) else (state, ())
-
-    return end_reducing
-
-
 def _without_asking(original: Function) -> Function:
     def on_heartbeat(*arguments: Any) -> Step:
         state, actions = original(*arguments)
@@ -224,11 +217,10 @@ MUTATIONS: Mapping[str, Mutation] = {
     "drop_of_live_members_accepted": Mutation("S1", views, "check_dropped", _always(None), ("cut_one_way",)),
     "vote_without_holding_results": Mutation("S2", RoundState, "holds", _always(True)),
     "applied_without_certificate": Mutation("S2", acceptor, "on_proposal", _deciding_alone),
-    "given_up_in_doubt": Mutation("S2", member, "give_up", _in_doubt_too, ("crash_at",)),
+    "given_up_in_doubt": Mutation("S2", member, "give_up", _in_doubt_too, ("deaf_at",)),
     "carry_counted_twice": Mutation("S6", carry, "carry_after", _always_owed),
     "missed_work_not_carried": Mutation("S6", carry, "carry_after", _always(None)),
     "takeover_never_happens": Mutation("L1", leading, "_should_take_over", _first_leader_only),
-    "lost_owner_not_repaired": Mutation("L2", leading, "_end_reducing", _only_with_all_results, _CRASHES),
     "straggler_waited_for_without_end": Mutation("L2", views, "may_plan", _until_all_are_ready),
     "joiner_waited_for": Mutation("L4", views, "awaited", _strangers_too),
     "commits_never_asked_for": Mutation("L5", member, "on_heartbeat", _without_asking),

@@ -23,13 +23,10 @@ from dataclasses import dataclass, field
 from ..identity import PeerId
 from ..leader import permutation
 from ..messages import Commit, Plan, PlanMessage, Promise, Proposal, Vote
-from ..round_machine import Action, Decide, GiveUp, Send, StartExchange
+from ..round_machine import Action, Decide, GiveUp, Received, Send, StartExchange
 from .faulty import FaultySwarm
 from .nodes import Node, Violation, digest, state_hash
 from .samples import NOTHING, Offer, Samples
-
-_SLACK_S = 5.0
-"""A vote may follow its plan, when silence is judged, by this much: results are awaited in between."""
 
 
 class PropertyViolated(Violation):
@@ -103,7 +100,10 @@ class SafetyChecks:
                 self._on_vote(node, message)
             case StartExchange(plan):
                 promised = self.rounds[plan.round].promised.get(node.peer, 0)
-                self._require(plan.ballot >= promised, "S1", f"{_name(node)} follows a plan below its promise")
+                has_forgotten = node.state is not None and node.state.rules.abstain  # and so does not vote either
+                self._require(
+                    has_forgotten or plan.ballot >= promised, "S1", f"{_name(node)} follows a plan below its promise"
+                )
             case GiveUp():
                 self._on_give_up(node)
             case Decide(commit):
@@ -176,8 +176,13 @@ class SafetyChecks:
             self._require(held == digests, "S2", f"{_name(node)} votes without holding the results")
 
     def _check_dropped(self, node: Node, vote: Vote) -> None:
-        """Nobody votes for a new plan that drops a member which it has heard of lately and which does not leave."""
-        accepted = node.disk.acceptors[vote.round].accepted
+        """Nobody votes for a new plan that drops a member which it has heard of lately and which does not leave.
+
+        Judged when the proposal comes: a vote that had to wait for results is given whoever is back by then.
+        """
+        accepted, event = node.disk.acceptors[vote.round].accepted, self._swarm.handled
+        if not isinstance(event, Received) or not isinstance(event.body, Proposal):
+            return
         if accepted is None or node.state is None or accepted.record.plan.ballot != vote.ballot:
             return
         plan, limit_s = accepted.record.plan, self._swarm.genesis.timing.drop_after_s / 2
@@ -186,7 +191,7 @@ class SafetyChecks:
             has_left = self._swarm.now - self._swarm.left_s.get(peer, -limit_s) < limit_s
             if view is not None and view.is_met and not has_left:
                 silent_s = self._swarm.now - view.heard_s
-                self._require(silent_s > limit_s - _SLACK_S, "S1", f"drops …{peer[-5:]}, silent for {silent_s:.1f} s")
+                self._require(silent_s > limit_s, "S1", f"drops …{peer[-5:]}, silent for {silent_s:.1f} s")
 
     def _on_give_up(self, node: Node) -> None:
         acceptor = node.disk.acceptors.get(node.round)

@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from importlib import import_module
-from importlib.util import find_spec
-from typing import Any, Literal, TypeAlias
+from typing import Literal, TypeAlias
 
+from ..budget import target_steps
 from ..identity import PeerId
 from ..messages import Plan
 from .trainers import InnerLoop, StepRule
@@ -14,16 +13,10 @@ from .trainers import InnerLoop, StepRule
 StepRuleName: TypeAlias = Literal["fixed", "budget"]
 
 
-def has_budget() -> bool:
-    """Whether this atoll has rounds with a budget of tokens."""
-    return find_spec("..budget", __package__) is not None
-
-
 def step_rule(name: StepRuleName, loop: InnerLoop) -> StepRule:
     """``fixed``: everybody takes H steps. ``budget``: as fast as each is, so that all finish together."""
-    if name == "fixed" or not has_budget():
+    if name == "fixed":
         return lambda _plan, _peer: loop.num_steps
-    target_steps: Any = import_module("..budget", __package__).target_steps
 
     def steps_of(plan: Plan | None, me: PeerId) -> int:
         return target_steps(_speeds(plan), me, num_steps=loop.num_steps, max_steps=loop.max_steps)

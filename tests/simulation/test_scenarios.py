@@ -10,7 +10,6 @@ from atoll.protocol.simulator import soup_genesis
 from atoll.protocol.simulator.aggregate import simulate_many
 from atoll.protocol.simulator.report import Report
 from atoll.protocol.simulator.scenario import Scenario, Workload
-from atoll.protocol.simulator.steps import has_budget
 from atoll.protocol.simulator.traces import Trace
 from atoll.protocol.spec import SpecError, TimingConfig
 
@@ -51,9 +50,8 @@ def test_a_joiner_delays_no_round_and_counts_from_the_round_after_its_admission(
     assert max(row.duration_s for row in rows) < min(row.duration_s for row in rows) + 2.5
 
 
-@pytest.mark.skipif(not has_budget(), reason="no rounds with a budget of tokens")
 def test_speeds_of_one_to_six_give_nine_tenths_of_the_summed_throughput():
-    assert simulated("speeds-1-2-4-6", 8, 20, steps="budget").throughput >= 0.9
+    assert simulated("speeds-1-2-4-6", 8, 60, steps="budget").throughput >= 0.9
 
 
 def test_waiting_for_the_slowest_wastes_most_of_the_throughput():

@@ -38,18 +38,17 @@ def test_every_control_frame_of_a_span_stream_is_listed_and_no_other() -> None:
     assert sorted(listed) == sorted(frame.decode() for frame in frames)
 
 
-@pytest.mark.parametrize(
-    "domain",
-    [
-        messages.DOMAIN,
-        spec.DOMAIN,
-        receipts.DOMAIN,
-        commitments._LEAF_DOMAIN,
-        commitments._NODE_DOMAIN,
-        commitments._ROOT_DOMAIN,
-    ],
-    ids=repr,
-)
+DOMAINS = [
+    messages.DOMAIN,
+    spec.DOMAIN,
+    receipts.DOMAIN,
+    commitments._LEAF_DOMAIN,
+    commitments._NODE_DOMAIN,
+    commitments._ROOT_DOMAIN,
+]
+
+
+@pytest.mark.parametrize("domain", DOMAINS, ids=repr)
 def test_domains_of_signatures_and_hashes_are_named(domain: bytes) -> None:
     assert f"`{domain.decode().removesuffix(chr(0))}\\0`" in WIRE
 

@@ -20,6 +20,7 @@ from atoll.protocol.results import ResultStore
 from atoll.protocol.round_machine import Received
 from atoll.protocol.transport import MAX_COUNTED_PEERS, MAX_MESSAGE_BYTES, Traffic
 
+GRID = ChunkGrid(4096, 4096, codec("int8"))
 ZERO = "00" * 32
 PREPARE = Prepare(fragment=0, round=2, ballot=1)
 
@@ -153,18 +154,16 @@ async def test_the_meters_memory_is_bounded():
 
 
 def test_a_flood_of_plans_takes_the_disk_space_of_a_few(tmp_path: Path):
-    grid = ChunkGrid(4096, 4096, codec("int8"))
-    store = ResultStore(tmp_path, grid)
+    store = ResultStore(tmp_path, GRID)
     for number in range(100):
         store.open(1, f"{number:064x}")
     used_bytes = sum(path.stat().st_size for path in tmp_path.glob("*.mean"))
-    assert used_bytes == quotas.ATTEMPTS_KEPT * grid.total_encoded
+    assert used_bytes == quotas.ATTEMPTS_KEPT * GRID.total_encoded
 
 
 def test_what_was_voted_for_outlives_any_flood_of_plans(tmp_path: Path):
-    grid = ChunkGrid(4096, 4096, codec("int8"))
-    store = ResultStore(tmp_path, grid)
-    plan, result = plan_of(ballot=0), bytes(grid.total_encoded)
+    store = ResultStore(tmp_path, GRID)
+    plan, result = plan_of(ballot=0), bytes(GRID.total_encoded)
     record = Record(plan=plan, results=(result_of(plan, result),))
     assert not store.keep(record), "nobody votes for what is not here"
     buffer = store.attempt(plan)
@@ -198,4 +197,4 @@ def plan_of(ballot: int) -> Plan:
 
 
 def result_of(plan: Plan, encoded: bytes) -> SpanResult:
-    return SpanResult(plan=plan.content_id(), span=0, included=(), digest=span_digest(encoded))
+    return SpanResult(plan=plan.content_id(), span=0, included=(), digest=span_digest(GRID, plan.spans[0], encoded))

@@ -30,6 +30,7 @@ from atoll.protocol.round_machine import (
     Contributed,
     Decide,
     FetchResults,
+    GiveUp,
     IllegalTransition,
     Persist,
     Phase,
@@ -197,6 +198,19 @@ def test_a_lost_span_is_complained_of_unless_its_result_is_proposed_already():
     state, _ = after(state, received(LEADER, Proposal(ballot=0, record=record)))
     _, actions = after(state, SpanLost(record.plan.content_id(), 2, "gone"))
     assert actions == [FetchResults(record)]
+
+
+def test_who_has_withdrawn_fetches_the_results_of_a_later_proposal_of_the_same_plan():
+    """Seen in a hunt: it waited for its exchange, which it had cancelled, and withheld the vote that was missing."""
+    record = record_of(plan_of())
+    plan = received(LEADER, PlanMessage(plan=record.plan))
+    state, _ = after(state_of(2), Contributed(ready_of(THIRD)), plan)
+    state, _ = after(state, Tick(), now=10.0)
+    state, actions = after(state, Tick(), now=31.0)
+    assert any(isinstance(action, GiveUp) for action in actions)
+    assert sent(actions, Ready)[0].tokens == 0
+    _, actions = after(state, received(LEADER, Proposal(ballot=0, record=record)), now=32.0)
+    assert FetchResults(record) in actions
 
 
 def test_a_promise_binds_and_reports_what_was_accepted():

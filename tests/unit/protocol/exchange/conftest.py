@@ -140,7 +140,7 @@ class Lab:
             self.events[me].append,
             self.settings,
             self.executor,
-            lambda other: other not in self.dead,
+            is_alive=lambda other: other not in self.dead,
         )
 
     async def run(self, absent: Iterable[int] = ()) -> dict[int, ExchangeReport]:
