@@ -14,7 +14,7 @@ from .record import Span as Span
 from .record import SpanResult as SpanResult
 from .values import MAX_LOSS as MAX_LOSS
 from .values import MAX_SPEED as MAX_SPEED
-from .values import Ballot, Loss, NodePhase, Speed, SquaredNorm
+from .values import Ballot, Loss, NodePhase, Signature, Speed, SquaredNorm
 from .values import Count as Count
 from .values import Digest as Digest
 from .values import Frozen as Frozen
@@ -133,6 +133,8 @@ class SpanFailed(InRound):
     plan: Digest
     span: Count
     why: Annotated[str, Field(max_length=200)]
+    distrusted: bool = False
+    """There is a result, but its owner does not show what it is over, or the sender has found it to be wrong."""
 
 
 class Proposal(Message):
@@ -141,6 +143,8 @@ class Proposal(Message):
     kind: Literal["proposal"] = "proposal"
     ballot: Ballot
     record: Record
+    seal: Signature = ""
+    """The leader's signature under ballot and record, which voters keep: it makes their promises credible."""
 
 
 class Vote(InRound):
@@ -165,6 +169,8 @@ class Accepted(Frozen):
 
     ballot: Ballot
     record: Record
+    seal: Signature = ""
+    """`Proposal.seal` of the proposal that was voted for."""
 
 
 class Promise(InRound):

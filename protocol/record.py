@@ -9,7 +9,7 @@ from typing import Annotated
 
 from pydantic import Field
 
-from .values import Ballot, Count, Digest, Frozen, Peer, Round, Speed, SquaredNorm
+from .values import Ballot, Count, Digest, Frozen, Peer, Round, Signature, Speed, SquaredNorm
 
 
 class Member(Frozen):
@@ -85,7 +85,9 @@ class SpanResult(Frozen):
     included: Annotated[tuple[bool, ...], Field(max_length=1024)]
     """One flag per ``Plan.members``: the mean of every chunk of the span is over exactly these."""
     digest: Digest
-    """BLAKE3 of the span's encoded mean."""
+    """Root over the chunks of the span's encoded mean (`chunks.span_digest`)."""
+    signature: Signature = ""
+    """The owner's, over all of the above (`signed_results`); hexadecimal."""
 
 
 class Record(Frozen):

@@ -37,6 +37,7 @@ from .messages import (
     round_of,
 )
 from .outcomes import Aborted, Outcome, committed
+from .oversight import Oversight
 from .peers import PeerTable
 from .pending import Offer, Pending, ready_of
 from .points import Points
@@ -49,6 +50,7 @@ from .round_machine import Action, Event, Phase, Received, RoundState, Rules
 from .rule_book import RuleBook
 from .rule_changes import RuleChanges
 from .seclusion import Seclusion
+from .signed_results import is_sealed, is_signed
 from .spec import PROTOCOL_VERSION, Genesis
 from .transport import RemoteProtocolError, RulesDiffer
 from .votes import VoteStore, is_alive_in
@@ -58,9 +60,10 @@ _OUTDATED = "the run has gone on to a protocol that this version does not speak"
 
 
 class RoundLoop:
-    """One node's rounds, one after another. `reduction` is set before `begin`."""
+    """One node's rounds, one after another. `reduction` and `oversight` are set before `begin`."""
 
     reduction: Reduction
+    oversight: Oversight
 
     def __init__(
         self,
@@ -179,7 +182,8 @@ class RoundLoop:
         """Messages of this round go to the machine, those of the next wait, those of past ones get the commit."""
         number = round_of(event.body)
         if number == self.round:
-            await self._advance(event, at_s)
+            if self.oversight.note(event):
+                await self._advance(event, at_s)
         elif number < self.round:
             if isinstance(event.body, Ready | PlanMessage | Proposal | Prepare):
                 self._commits.send(event.sender, number)
@@ -268,6 +272,8 @@ class RoundLoop:
         abstain = await asyncio.to_thread(self._votes.forgot, number)
         if abstain and not self._votes.is_unsure:
             self._points.observe("votes.abstaining", {})
+            self._points.observe("votes.abstaining", {})
+        self.oversight.begin(self._genesis, standing)
         rules = Rules(
             genesis=self._genesis,
             me=self._mail.me,
@@ -278,6 +284,9 @@ class RoundLoop:
             abstain=abstain,
             alternatives=tuple(self._book.rules.possible(number))[1:],
             recent=tuple(self._paces),
+            proven=self.oversight.proven,
+            is_signed=is_signed,
+            is_sealed=is_sealed,
         )
         acceptor = machine.Acceptor() if abstain else await asyncio.to_thread(self._votes.load, number)
         self._points.begin_round()

@@ -23,6 +23,8 @@ Round = Annotated[int, Field(ge=0, le=2**40)]
 Ballot = Annotated[int, Field(ge=0, le=2**40)]
 Count = Annotated[int, Field(ge=0, le=2**53)]
 Name = Annotated[str, Field(max_length=64)]
+Signature = Annotated[str, Field(pattern=r"^([0-9a-f]{128})?$")]
+"""An Ed25519 signature inside a message, hexadecimal; empty where nobody checks it (simulators)."""
 MAX_SPEED = 1e12
 Speed = Annotated[float, Field(ge=0, le=MAX_SPEED)]
 """Tokens per second."""
