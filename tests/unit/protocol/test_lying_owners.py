@@ -57,13 +57,19 @@ async def swarm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest
         genesis.model_copy(
             update={
                 "timing": genesis.timing.model_copy(
-                    update={"progress_timeout_s": 5.0, "attempt_timeout_s": 50.0, "quorum_timeout_s": 100.0}
+                    update={
+                        "heartbeat_timeout_s": 3.0,
+                        "ready_grace_s": 10.0,
+                        "progress_timeout_s": 10.0,
+                        "attempt_timeout_s": 100.0,
+                        "quorum_timeout_s": 200.0,
+                    }
                 ),
                 "trust": genesis.trust.model_copy(update={"audited_chunks": getattr(request, "param", NUM_CHUNKS)}),
             }
         ),
     )
-    swarm.network.progress_timeout_s = 5.0
+    swarm.network.progress_timeout_s = 10.0
     for person in people:
         await swarm.start(person)
     yield swarm
@@ -100,7 +106,7 @@ def one_altered_value(chunk: int, datas: list[Buffer]) -> list[Buffer]:
 
 async def contribute(swarm: Swarm, people: Sequence = (*HONEST, LIAR)) -> dict[PeerId, Committed]:
     calls = {person.peer_id: swarm.contribute(person, float(value)) for value, person in enumerate(people, 1)}
-    outcomes = await asyncio.wait_for(asyncio.gather(*calls.values()), 25)
+    outcomes = await asyncio.wait_for(asyncio.gather(*calls.values()), 60)
     return dict(zip(calls, outcomes, strict=True))
 
 
