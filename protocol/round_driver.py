@@ -129,15 +129,9 @@ class RoundDriver:
         )
         self._results = ResultStore(folder / "results", grid, FAR_BEHIND_ROUNDS)
         self._executor = ThreadPoolExecutor(max_workers=2, thread_name_prefix="exchange")
+        evidence, feed, observe = EvidenceStore(folder / "evidence", grid), self._loop.queue.put, self._loop.observe
         self._oversight = self._loop.oversight = Oversight(
-            me=identity.peer_id,
-            genesis=genesis,
-            grid=grid,
-            transport=transport,
-            store=EvidenceStore(folder / "evidence", grid),
-            executor=self._executor,
-            feed=self._loop.queue.put,
-            observe=self._loop.observe,
+            identity.peer_id, genesis, grid, transport, evidence, self._executor, feed, observe
         )
         self._reduction = self._loop.reduction = Reduction(
             me=identity.peer_id,
@@ -146,8 +140,8 @@ class RoundDriver:
             store=self._results,
             executor=self._executor,
             settings=exchange or _exchange_settings(timing),
-            feed=self._loop.queue.put,
-            observe=self._loop.observe,
+            feed=feed,
+            observe=observe,
             peers=self._peers.others,
             is_alive=lambda peer: self._peers.may_live(peer, self._loop.genesis.timing.heartbeat_timeout_s),
             oversight=self._oversight,
@@ -155,13 +149,7 @@ class RoundDriver:
         )
         self._exchange = exchange
         self._heartbeats = Heartbeats(
-            _rhythm(timing),
-            directory,
-            self._mail,
-            self._peers,
-            self._compose_heartbeat,
-            wall_clock,
-            gate.admits,
+            _rhythm(timing), directory, self._mail, self._peers, self._compose_heartbeat, wall_clock, gate.admits
         )
         self._progress = Progress()
         self._first_words: dict[PeerId, bytes] = {}
