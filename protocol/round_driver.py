@@ -20,7 +20,7 @@ from typing import Any
 from .amending import Learned, parsed
 from .amendments import Amendment, RunRules
 from .chunks import ChunkGrid, Contribution
-from .envelopes import OtherLineage
+from .envelopes import ClockApart, OtherLineage
 from .exchange import ExchangeCounters, ExchangeSettings
 from .gate import Gate
 from .heartbeats import Heartbeats, NodeFacts, Progress, Rhythm, compose
@@ -364,6 +364,8 @@ class RoundDriver:
                 self._heartbeats.say_to(remote)  # then it asks
             return
         except InvalidMessage as error:
+            if isinstance(error, ClockApart):
+                self._peers.clock_apart(remote, error.offset_s, self._clock())
             self._loop.reject(RemoteProtocolError(remote, "message", str(error)))
             return
         except RemoteProtocolError as error:
