@@ -7,8 +7,9 @@ streams is given at `LimitsConfig.served_bytes_per_s` each; a span's streams car
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
+from . import audit
 from .allowance import Allowances
 from .exchange import wire
 from .identity import PeerId
@@ -23,6 +24,9 @@ from .quotas import (
 from .spec import Genesis
 from .transport import ByteStream, MessageHandler, RemoteProtocolError, StreamHandler, Traffic, Transport
 
+_UNMETERED = (wire.PROTOCOL, audit.PROTOCOL)
+"""Part of a round, and bounded by its plan."""
+
 
 class Gate:
     """A `Transport` that refuses strangers and drops floods. ``on_refused`` hears of each refusal."""
@@ -34,6 +38,7 @@ class Gate:
         clock: Callable[[], float],
         on_refused: Callable[[RemoteProtocolError], None],
     ) -> None:
+        self._shut_out: frozenset[PeerId] = frozenset()
         self._transport, self._on_refused = transport, on_refused
         self._clock = clock
         self.obey(genesis)
@@ -47,8 +52,12 @@ class Gate:
         self._served = Meter(genesis.limits.served_bytes_per_s)
 
     def admits(self, peer: PeerId) -> bool:
-        """Whether the rules let the peer in."""
-        return self._admits(peer)
+        """Whether the rules let the peer in, and it has not been ejected."""
+        return self._admits(peer) and peer not in self._shut_out
+
+    def shut_out(self, peers: Iterable[PeerId]) -> None:
+        """From now on, refuse these as well: the run has ejected them."""
+        self._shut_out = frozenset(peers)
 
     @property
     def peer_id(self) -> PeerId:
@@ -76,15 +85,20 @@ class Gate:
 
     def serve(self, protocol: str, handler: StreamHandler) -> None:
         async def handle(stream: ByteStream) -> None:
-            if not self._admits(stream.remote):
-                raise RemoteProtocolError(stream.remote, "membership", "this run does not list it")
-            await handler(stream if protocol == wire.PROTOCOL else MeteredStream(stream, self._served))
+            if (refusal := self._exclusion(stream.remote)) is not None:
+                raise refusal
+            await handler(stream if protocol in _UNMETERED else MeteredStream(stream, self._served))
 
         self._transport.serve(protocol, handle)
 
     def _refusal(self, peer: PeerId, num_bytes: int) -> RemoteProtocolError | None:
-        if not self._admits(peer):
-            return RemoteProtocolError(peer, "membership", "this run does not list it")
+        if (exclusion := self._exclusion(peer)) is not None:
+            return exclusion
         if not self._messages.take(peer) or not self._bytes.take(peer, num_bytes):
             return RemoteProtocolError(peer, "flood", "it sends more messages than the protocol has use for")
         return None
+
+    def _exclusion(self, peer: PeerId) -> RemoteProtocolError | None:
+        if peer in self._shut_out:
+            return RemoteProtocolError(peer, "ejected", "its misconduct was proven")
+        return None if self._admits(peer) else RemoteProtocolError(peer, "membership", "this run does not list it")

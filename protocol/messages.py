@@ -30,6 +30,8 @@ Round = Annotated[int, Field(ge=0, le=2**40)]
 Ballot = Annotated[int, Field(ge=0, le=2**40)]
 Count = Annotated[int, Field(ge=0, le=2**53)]
 Name = Annotated[str, Field(max_length=64)]
+Signature = Annotated[str, Field(pattern=r"^([0-9a-f]{128})?$")]
+"""An Ed25519 signature inside a message, hexadecimal; empty where nobody checks it (simulators)."""
 MAX_SPEED = 1e12
 Speed = Annotated[float, Field(ge=0, le=MAX_SPEED)]
 """Tokens per second."""
@@ -78,6 +80,8 @@ class Member(Frozen):
     tokens: Count
     """Weight of the contribution, already clamped by the spec's limit."""
     num_inner_steps: Count = 0
+    life: Count = 0
+    """Tells the starts of the member's process apart: what it has said in an earlier one it may have forgotten."""
     tokens_per_s: Speed = 0.0
     """Speed of training in this round; the next round's number of inner steps follows from everybody's."""
     squared_norm: SquaredNorm = 0.0
@@ -142,7 +146,9 @@ class SpanResult(Frozen):
     included: Annotated[tuple[bool, ...], Field(max_length=1024)]
     """One flag per ``Plan.members``: the mean of every chunk of the span is over exactly these."""
     digest: Digest
-    """BLAKE3 of the span's encoded mean."""
+    """Root over the chunks of the span's encoded mean (`chunks.span_digest`)."""
+    signature: Signature = ""
+    """The owner's, over all of the above (`signed_results`); hexadecimal."""
 
 
 class Record(Frozen):
@@ -235,6 +241,7 @@ class Ready(Message):
     tokens: Count
     commitment: Digest
     num_inner_steps: Count = 0
+    life: Count = 0
     tokens_per_s: Speed = 0.0
     squared_norm: SquaredNorm = 0.0
 
@@ -262,6 +269,8 @@ class SpanFailed(Message):
     round: Round
     span: Count
     why: Annotated[str, Field(max_length=200)]
+    distrusted: bool = False
+    """There is a result, but its owner does not show what it is over, or the sender has found it to be wrong."""
 
 
 class Proposal(Message):
@@ -270,6 +279,8 @@ class Proposal(Message):
     kind: Literal["proposal"] = "proposal"
     ballot: Ballot
     record: Record
+    seal: Signature = ""
+    """The leader's signature under ballot and record, which voters keep: it makes their promises credible."""
 
 
 class Vote(Message):
@@ -296,6 +307,8 @@ class Accepted(Frozen):
 
     ballot: Ballot
     record: Record
+    seal: Signature = ""
+    """`Proposal.seal` of the proposal that was voted for."""
 
 
 class Promise(Message):

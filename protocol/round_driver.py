@@ -21,6 +21,7 @@ from .amending import Learned, parsed
 from .amendments import Amendment, RunRules
 from .chunks import ChunkGrid, Contribution
 from .envelopes import ClockApart, OtherLineage
+from .evidence_store import EvidenceStore
 from .exchange import ExchangeCounters, ExchangeSettings
 from .gate import Gate
 from .heartbeats import Heartbeats, NodeFacts, Progress, Rhythm, compose
@@ -39,12 +40,14 @@ from .messages import (
     Provisional,
 )
 from .outcomes import Aborted, Committed, Outcome, RoundEvent
+from .oversight import Oversight
 from .peers import PeerInfo, PeerTable
 from .quorum import quorum_of
 from .recollection import Recollected, Recollection, Verdict
 from .recovery import Recovery
 from .reduction import Reduction
 from .replica import Replica
+from .result_signer import ResultSigner
 from .results import ResultStore
 from .round_loop import FAR_BEHIND_ROUNDS, Observer, Offer, Prove, RoundLoop, Sync
 from .round_machine import Phase, Received, Tick, Woke
@@ -126,6 +129,10 @@ class RoundDriver:
         )
         self._results = ResultStore(folder / "results", grid, FAR_BEHIND_ROUNDS)
         self._executor = ThreadPoolExecutor(max_workers=2, thread_name_prefix="exchange")
+        evidence, feed, observe = EvidenceStore(folder / "evidence", grid), self._loop.queue.put, self._loop.observe
+        self._oversight = self._loop.oversight = Oversight(
+            identity.peer_id, genesis, grid, transport, evidence, self._executor, feed, observe
+        )
         self._reduction = self._loop.reduction = Reduction(
             me=identity.peer_id,
             grid=grid,
@@ -133,20 +140,16 @@ class RoundDriver:
             store=self._results,
             executor=self._executor,
             settings=exchange or _exchange_settings(timing),
-            feed=self._loop.queue.put,
-            observe=self._loop.observe,
+            feed=feed,
+            observe=observe,
             peers=self._peers.others,
             is_alive=lambda peer: self._peers.may_live(peer, self._loop.genesis.timing.heartbeat_timeout_s),
+            oversight=self._oversight,
+            signer=ResultSigner(identity, folder / "signed"),
         )
         self._exchange = exchange
         self._heartbeats = Heartbeats(
-            _rhythm(timing),
-            directory,
-            self._mail,
-            self._peers,
-            self._compose_heartbeat,
-            wall_clock,
-            gate.admits,
+            _rhythm(timing), directory, self._mail, self._peers, self._compose_heartbeat, wall_clock, gate.admits
         )
         self._progress = Progress()
         self._first_words: dict[PeerId, bytes] = {}
@@ -260,7 +263,7 @@ class RoundDriver:
 
         Raises `VoteFileDamaged` if what was said in this round cannot be read back.
         """
-        self._votes.open(self.round, is_member=self._mail.me in self.roster)
+        self._votes.open(self.round, self.roster, self._mail.me)
         self._recollection = self._begin_recollection()
         await self._loop.begin()
         self._transport.on_message(self._on_message)
@@ -281,6 +284,7 @@ class RoundDriver:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._loop.close()
         await self._reduction.close()
+        await self._oversight.close()
         await self._mail.close()
         self._executor.shutdown(wait=True, cancel_futures=True)
         self.failed.cancel()

@@ -38,6 +38,7 @@ from .messages import (
     round_of,
 )
 from .outcomes import Aborted, Outcome, RoundEvent, committed
+from .oversight import Oversight
 from .peers import PeerTable
 from .recollection import Recollected
 from .recovery import Recovery, Sight
@@ -46,9 +47,10 @@ from .replica import Replica
 from .round_machine import Action, Event, Phase, Received, RoundState, Rules
 from .rule_book import RuleBook
 from .seclusion import Seclusion
+from .signed_results import is_sealed, is_signed
 from .spec import PROTOCOL_VERSION, Genesis
 from .transport import RemoteProtocolError, RulesDiffer
-from .votes import VoteStore
+from .votes import VoteStore, is_alive_in
 
 _COMMITS_AT_ONCE = 16
 """Commits that one peer gets without delay; then one per heartbeat. Whoever missed more rounds asks for the state."""
@@ -70,9 +72,10 @@ class Offer:
 
 
 class RoundLoop:
-    """One node's rounds, one after another. `reduction` is set before `begin`."""
+    """One node's rounds, one after another. `reduction` and `oversight` are set before `begin`."""
 
     reduction: Reduction
+    oversight: Oversight
 
     def __init__(
         self,
@@ -205,6 +208,7 @@ class RoundLoop:
             tokens=contribution.tokens,
             commitment=contribution.commitment,
             num_inner_steps=contribution.num_inner_steps,
+            life=self._mail.life,
             tokens_per_s=contribution.tokens_per_s,
             squared_norm=contribution.squared_norm,
         )
@@ -220,7 +224,8 @@ class RoundLoop:
         """Messages of this round go to the machine, those of the next wait, those of past ones get the commit."""
         number = round_of(event.body)
         if number == self.round:
-            await self._advance(event, at_s)
+            if self.oversight.note(event):
+                await self._advance(event, at_s)
         elif number < self.round:
             if isinstance(event.body, Ready | PlanMessage | Proposal | Prepare):
                 self.send_commit(event.sender, number)
@@ -377,6 +382,7 @@ class RoundLoop:
         abstain = await asyncio.to_thread(self._votes.forgot, number)
         if abstain and not self._votes.is_unsure:
             self.observe("votes.abstaining", {})
+        self.oversight.begin(self._genesis, standing)
         rules = Rules(
             genesis=self._genesis,
             me=self._mail.me,
@@ -387,6 +393,9 @@ class RoundLoop:
             abstain=abstain,
             alternatives=tuple(self._book.rules.possible(number))[1:],
             recent=tuple(self._paces),
+            proven=self.oversight.proven,
+            is_signed=is_signed,
+            is_sealed=is_sealed,
         )
         acceptor = machine.Acceptor() if abstain else await asyncio.to_thread(self._votes.load, number)
         self._mail.begin_round()
@@ -478,6 +487,7 @@ class RoundLoop:
         state_hash = await self._apply_durably(commit, mean)
         self.reduction.decided(commit.record)
         self._votes.prune(number)
+        await self._end_abstention(commit)
         contribution = self.pending.contribution if self.pending else None
         outcome = committed(commit, state_hash, self._mail.me)
         self._observer(RoundEvent("round.applied", number, {"outcome": outcome}))
@@ -486,6 +496,11 @@ class RoundLoop:
         self.agreement.attest(commit, state_hash)
         await self.begin()
         self._on_new_head()
+
+    async def _end_abstention(self, commit: Commit) -> None:
+        """A commit with work of this life shows that the rounds are over in which we may have voted in another one."""
+        if self._votes.is_abstaining and is_alive_in(commit, self._mail.me, self._mail.life):
+            await asyncio.to_thread(self._votes.end_abstention, commit.record.plan.round)
 
     async def _apply_durably(self, commit: Commit, mean: memoryview) -> str:
         """The round is decided and there is no way around it: on a full disk wait until it takes the commit."""

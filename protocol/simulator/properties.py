@@ -100,7 +100,10 @@ class SafetyChecks:
                 self._on_vote(node, message)
             case StartExchange(plan):
                 promised = self.rounds[plan.round].promised.get(node.peer, 0)
-                self._require(plan.ballot >= promised, "S1", f"{_name(node)} follows a plan below its promise")
+                has_forgotten = node.state is not None and node.state.rules.abstain  # and so does not vote either
+                self._require(
+                    has_forgotten or plan.ballot >= promised, "S1", f"{_name(node)} follows a plan below its promise"
+                )
             case GiveUp():
                 self._on_give_up(node)
             case Decide(commit):

@@ -34,7 +34,7 @@ def _vector() -> bytes:
 
 VECTOR = _vector()
 CONTRIBUTION = Contribution.of(GRID, VECTOR, round_number=1, tokens=7)
-MEMBER = m.Member(peer=ME.peer_id, tokens=7, commitment=CONTRIBUTION.commitment)
+MEMBER = m.Member(peer=ME.peer_id, tokens=7, squared_norm=CONTRIBUTION.squared_norm, commitment=CONTRIBUTION.commitment)
 PLAN = m.Plan(
     lineage=0,
     fragment=0,
@@ -51,7 +51,7 @@ PLAN = m.Plan(
     rules=RUN,
     attempt_timeout_s=60.0,
 )
-RESULT = m.SpanResult(plan=PLAN.content_id(), span=0, included=(True,), digest=span_digest(VECTOR))
+RESULT = m.SpanResult(plan=PLAN.content_id(), span=0, included=(True,), digest=span_digest(GRID, PLAN.spans[0], VECTOR))
 RECORD = m.Record(plan=PLAN, results=(RESULT,))
 VOTE = m.Vote(fragment=0, round=1, ballot=0, record=RECORD.content_id())
 COMMIT = m.Commit(record=RECORD, ballot=0, votes=(m.seal(ME, HEADER, VOTE).hex(),))
