@@ -72,9 +72,17 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Swarm]:
 
 @pytest.fixture
 def nodes(running: Swarm) -> list[Node]:
-    """The four members, all of them counting."""
-    all_count_again(running.members)
+    """The four members, all of them counting, and no stream between any two of them stalled by an earlier fault."""
+    began_s = time.monotonic()
+    for node in running.members:
+        node.wait_for("three rounds at full speed", lambda events: is_at_full_speed(events, began_s), DEADLINE_S)
     return running.members
+
+
+def is_at_full_speed(events: list[Event], since_s: float) -> bool:
+    """Whether the last three rounds counted and took less than a stall does."""
+    recent = [event for event in rounds(events) if event["at_s"] > since_s][-3:]
+    return len(recent) == 3 and all(event["counted"] and event["seconds"] < PROGRESS_TIMEOUT_S for event in recent)
 
 
 # --- what is true after every fault -----------------------------------------------------------------------------------
