@@ -99,6 +99,8 @@ class Node:
             await swarm.stop()
             raise
         self._reporter.attach(live)
+        if local.me not in live.driver.roster:
+            live.driver.set_progress(phase="starting")  # until there is a trainer: who is admitted is waited for
         await live.driver.start()
         self._spawn(live.rounds.run())
         self._spawn(self._look(live))
@@ -229,6 +231,7 @@ class Node:
         match report:
             case Hello():
                 self._reporter.trainer(report)
+                live.driver.set_progress(phase="training")
             case Progress():
                 self._reporter.progress(report)
                 live.driver.set_progress(

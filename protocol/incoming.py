@@ -28,7 +28,7 @@ from .peers import PeerTable
 from .points import Points
 from .round_loop import RoundLoop
 from .round_machine import Received
-from .sealing import OtherLineage
+from .sealing import ClockApart, OtherLineage
 from .transport import RemoteProtocolError
 
 
@@ -61,6 +61,8 @@ class Incoming:
         except OtherLineage as error:
             self._mind_the_gap(remote, error)
         except InvalidMessage as error:
+            if isinstance(error, ClockApart):
+                self._peers.clock_apart(remote, error.offset_s, self._clock())
             self._points.reject(RemoteProtocolError(remote, "message", str(error)))
         except RemoteProtocolError as error:
             self._points.reject(error)
