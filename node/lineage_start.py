@@ -25,7 +25,7 @@ def change_for(
     if to_round > len(chain):
         raise UserError("no such round", str(to_round), f"the last one here is {len(chain)}", code="no_such_round")
     standing = rules.standing(chain.get(to_round) if to_round else None)
-    kept = tuple(peer for peer in standing.roster if rules.at(to_round + 1).admits(peer))
+    kept = tuple(peer for peer in standing.roster if standing.admits(rules.at(to_round + 1), peer))
     return (Reset if is_reset else Rollback)(
         lineage=rules.lineage + 1,
         round=to_round,

@@ -37,7 +37,17 @@ SquaredNorm = Annotated[float, Field(ge=0, le=1e300)]
 MAX_LOSS = 1e6
 Loss = Annotated[float, Field(ge=0, le=MAX_LOSS)]
 """Nats per token."""
+Owner = Annotated[str, Field(min_length=1, max_length=64, pattern=r"^[^\x00-\x1f\x7f-\x9f]+$")]
+"""Whose peers they are: a name by which the operator tells people apart."""
+Signed = Annotated[str, Field(pattern=r"^[0-9a-f]{128}$")]
+"""An Ed25519 signature, hexadecimal."""
 NodePhase = Literal["starting", "syncing", "training", "ready", "exchanging", "paused", "leaving"]
+
+
+MAX_ADMISSIONS = 16
+"""Peers that enter by invites with one commit."""
+MAX_GUESTS = 1024
+"""Uses of invites that a run remembers: 250 kB of every plan, at most."""
 
 
 class InvalidMessage(ValueError):
@@ -86,6 +96,44 @@ class Member(Frozen):
     """Root over the digests of the contribution's encoded chunks (`chunks.commitment`)."""
 
 
+class Invite(Frozen):
+    """An operator's leave to join one run, for one owner of peers, until a round, a time, or both (`invites`)."""
+
+    run_id: Digest
+    owner: Owner
+    bearer: Peer
+    """Whose key proves that a peer may use it: the peer's own, or one whose secret comes with the invite."""
+    until_round: Round | None = None
+    """The last round by whose plan the peer may enter."""
+    until_unix_s: Annotated[float, Field(ge=0, le=1e11)] | None = None
+    signer: Peer
+    ed25519: Signed
+
+
+class Ticket(Frozen):
+    """An invite as a peer presents it."""
+
+    invite: Invite
+    proof: Signed | None = None
+    """The bearer's signature over invite and peer; None where the bearer is the peer itself."""
+
+
+class Guest(Frozen):
+    """A peer that has entered by an invite: for as long as the run remembers it, nobody else can use that one."""
+
+    peer: Peer
+    owner: Owner
+    invite: Digest
+    until_round: Round | None = None
+
+
+class Admission(Frozen):
+    """A peer that a plan lets in, with what entitles it."""
+
+    peer: Peer
+    ticket: Ticket
+
+
 class Newcomer(Frozen):
     """A member of the next roster that is on probation: it trains and votes, but weighs nothing yet."""
 
@@ -128,6 +176,10 @@ class Plan(Frozen):
     """Those of ``next_roster`` whose contributions weigh nothing yet."""
     ejected: Annotated[tuple[Peer, ...], Field(max_length=4096)] = ()
     """Peers whose misconduct has been proven in this run so far: never in a roster again."""
+    admissions: Annotated[tuple[Admission, ...], Field(max_length=MAX_ADMISSIONS)] = ()
+    """Who of ``next_roster`` enters by an invite that it has not used before."""
+    guests: Annotated[tuple[Guest, ...], Field(max_length=MAX_GUESTS)] = ()
+    """Everybody who has entered by an invite so far, members or not."""
     rules: Digest
     """`Genesis.rules_id` of the rules in force: genesis and amendments, the same for everybody in a round."""
     attempt_timeout_s: Annotated[float, Field(gt=0, le=86_400)]
@@ -216,6 +268,8 @@ class Heartbeat(Message):
     reachable: bool = True
     """Whether others can open streams to the sender. A peer that is not never owns a span and never leads."""
     addresses: Annotated[tuple[Annotated[str, Field(max_length=256)], ...], Field(max_length=16)] = ()
+    ticket: Ticket | None = None
+    """What entitles a sender that the receiver need not know yet."""
     num_amendments: Count = 0
     """Changes of the run's rules that the sender knows; who knows fewer asks for them."""
     sent_unix_s: Annotated[float, Field(ge=0, le=1e11)] = 0.0

@@ -41,6 +41,7 @@ from .messages import (
 from .outcomes import Aborted, Committed, Outcome, RoundEvent
 from .peers import PeerInfo, PeerTable
 from .quorum import quorum_of
+from .reception import Reception
 from .recollection import Recollected, Recollection, Verdict
 from .recovery import Recovery
 from .reduction import Reduction
@@ -100,7 +101,8 @@ class RoundDriver:
         book = self._book = book or RuleBook(RunRules(genesis))
         genesis = book.rules.at(replica.head_round + 1)
         timing = genesis.timing
-        transport = gate = Gate(transport, genesis, clock, lambda error: self._loop.reject(error))
+        reception = Reception(genesis, lambda: replica.standing, wall_clock)
+        transport = gate = Gate(transport, genesis, clock, lambda error: self._loop.reject(error), reception)
         directory.admit(gate.admits)
         self._replica, self._transport, self._facts = replica, transport, facts
         self._clock, self._wall_clock = clock, wall_clock
@@ -123,6 +125,7 @@ class RoundDriver:
             on_rules=self._obey,
             on_rules_differ=lambda peer: self._heartbeats.say_to(peer),
             clock=clock,
+            wall_clock=wall_clock,
         )
         self._results = ResultStore(folder / "results", grid, FAR_BEHIND_ROUNDS)
         self._executor = ThreadPoolExecutor(max_workers=2, thread_name_prefix="exchange")
@@ -147,6 +150,7 @@ class RoundDriver:
             self._compose_heartbeat,
             wall_clock,
             gate.admits,
+            is_known=lambda: replica.standing.admits(self._loop.genesis, identity.peer_id),
         )
         self._progress = Progress()
         self._first_words: dict[PeerId, bytes] = {}

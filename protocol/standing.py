@@ -8,7 +8,7 @@ from functools import cached_property
 from typing import Self
 
 from .identity import PeerId
-from .messages import Commit, Newcomer
+from .messages import Commit, Guest, Newcomer
 from .spec import Genesis
 
 
@@ -29,6 +29,9 @@ class Standing:
     ejected: tuple[PeerId, ...] = ()
     """Peers whose misconduct was proven: never in a roster again."""
 
+    guests: tuple[Guest, ...] = ()
+    """Peers that have entered by an invite, members or not."""
+
     @classmethod
     def of_genesis(cls, genesis: Genesis) -> Self:
         return cls(0, genesis.run_id, genesis.membership.roster)
@@ -43,7 +46,19 @@ class Standing:
             plan.data_cursor,
             plan.newcomers,
             plan.ejected,
+            plan.guests,
         )
+
+    def admits(self, genesis: Genesis, peer: PeerId) -> bool:
+        """Whether ``peer`` may be a member: listed or let in before, and neither banned nor ejected."""
+        if peer in genesis.control.banned or peer in self.ejected:
+            return False
+        return genesis.membership.admits(peer) or peer in self.guest_of
+
+    @cached_property
+    def guest_of(self) -> Mapping[PeerId, Guest]:
+        """Those that entered by an invite, by peer."""
+        return {guest.peer: guest for guest in self.guests}
 
     @cached_property
     def counts_from(self) -> Mapping[PeerId, int]:

@@ -18,6 +18,8 @@ from atoll.protocol.gate import Gate
 from atoll.protocol.memory import MemoryNetwork
 from atoll.protocol.messages import DOMAIN, Heartbeat, InvalidMessage
 from atoll.protocol.outcomes import Committed
+from atoll.protocol.reception import Reception
+from atoll.protocol.standing import Standing
 from atoll.protocol.state_sync import StateServer
 from atoll.protocol.state_sync.wire import LeafRequest, ManifestRequest
 from atoll.protocol.transport import MAX_MESSAGE_BYTES, ByteStream, RemoteProtocolError, StreamClosed
@@ -107,7 +109,8 @@ class Donor:
         self.refused: list[RemoteProtocolError] = []
         source = SimpleNamespace(head_round=0, manifest=lambda: None, read_leaf=lambda _: bytes(MIB))
         self.transports = [self.network.transport(person) for person in PEOPLE]
-        gate = Gate(self.transports[0], genesis, time.monotonic, self.refused.append)
+        reception = Reception(genesis, lambda: Standing.of_genesis(genesis), time.time)
+        gate = Gate(self.transports[0], genesis, time.monotonic, self.refused.append, reception)
         StateServer(gate, source, executor)  # type: ignore[arg-type]
 
     async def ask(self, who: int, question: bytes, num_times: int, answer_bytes: int) -> int:

@@ -17,7 +17,7 @@ from atoll.protocol.chunks import ChunkGrid, Contribution
 from atoll.protocol.identity import Identity, PeerId
 from atoll.protocol.leader import permutation
 from atoll.protocol.memory import MemoryNetwork, StallStream, Unreachable
-from atoll.protocol.messages import Commit
+from atoll.protocol.messages import Commit, Ticket
 from atoll.protocol.outcomes import Aborted, Committed, RoundEvent
 from atoll.protocol.round_driver import NodeFacts, RoundDriver
 from atoll.protocol.spec import Genesis, MembershipConfig, TimingConfig
@@ -100,7 +100,13 @@ class Swarm:
         self.changed = Signal()
         """Fired after every event and every message."""
 
-    async def start(self, person: Identity, replica: MeanReplica | None = None, **options: object) -> Node:
+    async def start(
+        self,
+        person: Identity,
+        replica: MeanReplica | None = None,
+        ticket: Ticket | None = None,
+        **options: object,
+    ) -> Node:
         replica = replica or MeanReplica(self.genesis)
         node = Node(None, replica)  # type: ignore[arg-type]
 
@@ -118,7 +124,7 @@ class Swarm:
             folder=self.folder / person.peer_id,
             replica=replica,
             grid=GRID,
-            facts=NodeFacts(lease_samples=10),
+            facts=NodeFacts(lease_samples=10, ticket=ticket),
             observer=observe,
             **options,
         )
