@@ -19,6 +19,7 @@ from ..protocol.identity import Identity, PeerId
 from ..protocol.messages import Commit
 from ..protocol.outcomes import Committed, RoundEvent
 from ..protocol.peers import PeerInfo
+from ..protocol.reception import refusal
 from ..protocol.round_driver import NodeFacts, RoundDriver
 from ..protocol.rule_book import RuleBook
 from ..protocol.spec import PROTOCOL_VERSION, Genesis
@@ -36,6 +37,7 @@ from .donor import Donor
 from .errors import UserError
 from .failures import Failures
 from .injected_faults import nan_round
+from .invitation import own_ticket
 from .known_peers import KnownPeers
 from .overview import Parts
 from .reasons import Reason, State
@@ -78,6 +80,8 @@ class Node:
             on_report=self._on_report,
             on_death=self._on_trainer_death,
         )
+        self._ticket = own_ticket(settings.folder, identity.peer_id)
+        self._why_not_in: str | None = None
         self._swarm: Swarm | None = None
         self._driver: RoundDriver | None = None
         self._rounds: TrainerRounds | None = None
@@ -207,7 +211,7 @@ class Node:
         is_held_up = rules.control.paused or rules.control.required_protocol > PROTOCOL_VERSION
         return Terms(
             last_round=rules.stop.num_rounds,
-            is_open=not is_held_up and rules.admits(self._identity.peer_id),
+            is_open=not is_held_up and self._replica.standing.admits(rules, self._identity.peer_id),
             inner_lr=training_config(rules, "rules in force").inner.lr,
         )
 
@@ -218,6 +222,7 @@ class Node:
             version=VERSION,
             addresses=lambda: swarm.addresses[:8],
             reachable=lambda: swarm.is_met_by(self._other_members()),
+            ticket=self._ticket,
         )
         return RoundDriver(
             identity=self._identity,
@@ -466,6 +471,20 @@ class Node:
         if submitted:
             driver.amend(submitted)
 
+    def _look_at_invite(self) -> None:
+        """Say why our invite does not let us in, once the run has told us so much; once per reason."""
+        if self._ticket is None:
+            return
+        rules, me = self._rules, self._identity.peer_id
+        why = refusal(rules, self._replica.standing, me, self._ticket, time.time())
+        if why == self._why_not_in:
+            return
+        self._why_not_in = why
+        if why is None:
+            self._telemetry.clear_alert("invite")
+        else:
+            self._telemetry.alert("invite", why, fix="Ask the operator for another invite.", is_error=True)
+
     async def _look(self) -> None:
         """Once a second: the sentence, the peers, and their addresses for the next start."""
         while True:
@@ -473,6 +492,7 @@ class Node:
             if self._driver is not None:
                 self._known_peers.remember(_addresses(self._driver.peers))
                 self._take_submitted(self._driver)
+            self._look_at_invite()
             await asyncio.sleep(_LOOK_INTERVAL_S)
 
 
