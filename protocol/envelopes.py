@@ -64,6 +64,11 @@ class Sealer:
         self.lineage = lineage
         self._first = self._sequence = first_sequence
 
+    @property
+    def life(self) -> int:
+        """The number before the first one sealed here: no two starts of a node share it."""
+        return self._first
+
     def has_used(self, sequence: int) -> bool:
         """Whether this process has sealed a message with that number."""
         return self._first < sequence <= self._sequence

@@ -59,6 +59,11 @@ class Mail:
         """Signed wire form."""
         return self._sealer.seal(message)
 
+    @property
+    def life(self) -> int:
+        """Tells this start of the process apart from all others (`Member.life`)."""
+        return self._sealer.life
+
     def has_used(self, sequence: int) -> bool:
         """Whether this process, and none before it, has sealed a message with that number."""
         return self._sealer.has_used(sequence)

@@ -88,6 +88,8 @@ class Member(Frozen):
     tokens: Count
     """Weight of the contribution, already clamped by the spec's limit."""
     num_inner_steps: Count = 0
+    life: Count = 0
+    """Tells the starts of the member's process apart: what it has said in an earlier one it may have forgotten."""
     tokens_per_s: Speed = 0.0
     """Speed of training in this round; the next round's number of inner steps follows from everybody's."""
     squared_norm: SquaredNorm = 0.0
@@ -289,6 +291,7 @@ class Ready(Message):
     tokens: Count
     commitment: Digest
     num_inner_steps: Count = 0
+    life: Count = 0
     tokens_per_s: Speed = 0.0
     squared_norm: SquaredNorm = 0.0
 

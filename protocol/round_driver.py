@@ -264,7 +264,7 @@ class RoundDriver:
 
         Raises `VoteFileDamaged` if what was said in this round cannot be read back.
         """
-        self._votes.open(self.round, is_member=self._mail.me in self.roster)
+        self._votes.open(self.round, self.roster, self._mail.me)
         self._recollection = self._begin_recollection()
         await self._loop.begin()
         self._transport.on_message(self._on_message)

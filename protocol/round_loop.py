@@ -48,7 +48,7 @@ from .rule_book import RuleBook
 from .seclusion import Seclusion
 from .spec import PROTOCOL_VERSION, Genesis
 from .transport import RemoteProtocolError, RulesDiffer
-from .votes import VoteStore
+from .votes import VoteStore, is_alive_in
 
 _COMMITS_AT_ONCE = 16
 """Commits that one peer gets without delay; then one per heartbeat. Whoever missed more rounds asks for the state."""
@@ -207,6 +207,7 @@ class RoundLoop:
             tokens=contribution.tokens,
             commitment=contribution.commitment,
             num_inner_steps=contribution.num_inner_steps,
+            life=self._mail.life,
             tokens_per_s=contribution.tokens_per_s,
             squared_norm=contribution.squared_norm,
         )
@@ -481,6 +482,7 @@ class RoundLoop:
         state_hash = await self._apply_durably(commit, mean)
         self.reduction.decided(commit.record)
         self._votes.prune(number)
+        await self._end_abstention(commit)
         contribution = self.pending.contribution if self.pending else None
         outcome = committed(commit, state_hash, self._mail.me)
         self._observer(RoundEvent("round.applied", number, {"outcome": outcome}))
@@ -489,6 +491,11 @@ class RoundLoop:
         self.agreement.attest(commit, state_hash)
         await self.begin()
         self._on_new_head()
+
+    async def _end_abstention(self, commit: Commit) -> None:
+        """A commit with work of this life shows that the rounds are over in which we may have voted in another one."""
+        if self._votes.is_abstaining and is_alive_in(commit, self._mail.me, self._mail.life):
+            await asyncio.to_thread(self._votes.end_abstention, commit.record.plan.round)
 
     async def _apply_durably(self, commit: Commit, mean: memoryview) -> str:
         """The round is decided and there is no way around it: on a full disk wait until it takes the commit."""

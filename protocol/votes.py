@@ -7,9 +7,9 @@ can break the whole run, so whoever may have forgotten one abstains (`VoteStore.
 - in a round whose file cannot be read back;
 - in a round before the newest one of which there is a file, if its own is missing: this member has moved past the round
   (its state is older than its votes now), so the round is decided and can only be learnt;
-- with a folder without any file, as a newcomer's or after a lost disk, in the one round in which a member of the roster
-  may have spoken before. In round 1, where every founder's folder is empty, until the others have been asked
-  (`recollection`).
+- with a folder without any file, as a newcomer's or after a lost disk, if the roster names it, until a commit shows
+  that the rounds in which it may have spoken are over (`Abstention`). In round 1, where every founder's folder is
+  empty, until the others have been asked (`recollection`).
 """
 
 from __future__ import annotations
@@ -17,12 +17,14 @@ from __future__ import annotations
 import hashlib
 import json
 import os
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
+from dataclasses import asdict, dataclass
 from pathlib import Path
 from typing import Any
 
 from .durable import sync_folder
-from .messages import Accepted, canonical_json
+from .identity import PeerId
+from .messages import Accepted, Commit, canonical_json
 from .round_machine import Acceptor
 
 _OPENED = "opened.json"
@@ -40,21 +42,49 @@ class VoteFileDamaged(RuntimeError):
         self.path = path
 
 
-def abstained_at_open(next_round: int, *, is_member: bool) -> int | None:
-    """The round in which a node must not vote that begins with an empty folder; None if it can have forgotten nothing.
+@dataclass(frozen=True)
+class Abstention:
+    """Rounds in which a member does not vote that may have forgotten its votes."""
 
-    ``is_member``: the roster of ``next_round`` names it already. Past round 1 it has then lost its memory.
+    since_round: int
+    until_counted: bool
+    """Whether it lasts until a commit holds a contribution that was made since (`is_alive_in`)."""
+
+    def covers(self, round_number: int) -> bool:
+        return round_number == self.since_round or (self.until_counted and round_number > self.since_round)
+
+
+def abstention_at_open(next_round: int, roster_size: int, *, is_member: bool) -> Abstention | None:
+    """How a node abstains that begins with an empty folder; None if it can have forgotten nothing.
+
+    ``is_member``: the roster of ``next_round`` names it already. Past round 1 it has then lost its memory. The state
+    that it has loaded may be older than the rounds in which it has voted, but a commit that holds what it contributes
+    from now on is not: once it sees one, it votes in later rounds. In a pair, where the other may not be able to commit
+    anything alone, it abstains in one round: the state can only be the other's, which is at most one behind.
     """
-    return next_round if is_member and next_round > 1 else None
+    if not is_member or next_round <= 1:
+        return None
+    return Abstention(next_round, until_counted=roster_size > 2)
 
 
-def is_forgotten(round_number: int, rounds_on_disk: Iterable[int], abstained_round: int | None) -> bool:
+def is_alive_in(commit: Commit, me: PeerId, life: int) -> bool:
+    """Whether a commit averages a contribution that ``me`` has made in this ``life`` (`Member.life`)."""
+    results = commit.record.results
+    return any(
+        (member.peer, member.life) == (me, life) and any(result.included[index] for result in results)
+        for index, member in enumerate(commit.record.plan.members)
+    )
+
+
+def is_forgotten(round_number: int, rounds_on_disk: Iterable[int], abstention: Abstention | None) -> bool:
     """Whether a node may have said something in a round that its disk does not hold any more.
 
     ``rounds_on_disk``: those with promises or votes. Who has moved past a round has only its outcome to learn.
     """
+    if abstention is not None and abstention.covers(round_number):
+        return True
     known = set(rounds_on_disk)
-    return round_number == abstained_round or (round_number not in known and any(n > round_number for n in known))
+    return round_number not in known and any(number > round_number for number in known)
 
 
 class VoteStore:
@@ -67,7 +97,7 @@ class VoteStore:
         self._is_damaged = False
         self.is_unsure = False
         """Whether a founder in round 1 may have spoken in an earlier life: it abstains until `recollect`."""
-        self._abstained_round = self._read_abstained()
+        self._abstention = self._read_abstention()
 
     def begin_lineage(self, lineage: int) -> None:
         """What was said in another lineage binds nobody in this one."""
@@ -78,16 +108,12 @@ class VoteStore:
         """Whether nothing was ever said from this folder."""
         return not any(self._folder.glob("*.json"))
 
-    def open(self, next_round: int, *, is_member: bool) -> None:
-        """Call once at start. ``is_member``: the roster of ``next_round`` names us already.
-
-        A member with an empty folder past round 1 has lost its memory and abstains in ``next_round``, the only round in
-        which it can have voted without applying the outcome.
-        """
+    def open(self, next_round: int, roster: Collection[PeerId], me: PeerId) -> None:
+        """Call once at start, with the roster of ``next_round``."""
         if not self.is_new and not self._is_damaged:
             return
-        forgotten = abstained_at_open(next_round, is_member=is_member)
-        self._abstained_round = self._abstained_round if forgotten is None else forgotten
+        is_member = me in roster
+        self._abstention = abstention_at_open(next_round, len(roster), is_member=is_member) or self._abstention
         self.is_unsure = is_member and next_round == 1
         self._write_opened()
 
@@ -95,16 +121,26 @@ class VoteStore:
         """The others have answered: abstain in round 1, or vote. Durable, like everything here."""
         self.is_unsure = False
         if has_forgotten:
-            self._abstained_round = 1
+            self._abstention = Abstention(1, until_counted=False)  # nothing came before it
+        self._write_opened()
+
+    @property
+    def is_abstaining(self) -> bool:
+        """Whether this node waits for a commit with a contribution of this life of its."""
+        return self._abstention is not None and self._abstention.until_counted
+
+    def end_abstention(self, round_number: int) -> None:
+        """A commit (`is_alive_in`) of that round is applied: in the next ones nothing can be forgotten."""
+        self._abstention = Abstention(round_number, until_counted=False)
         self._write_opened()
 
     def _write_opened(self) -> None:
-        content = {"abstained_round": self._abstained_round, "is_unsure": self.is_unsure}
-        self._write(self._folder / _OPENED, content)
+        abstention = None if self._abstention is None else asdict(self._abstention)
+        self._write(self._folder / _OPENED, {"abstention": abstention, "is_unsure": self.is_unsure})
 
     def forgot(self, round_number: int) -> bool:
         """Whether this node must not vote in the round."""
-        if is_forgotten(round_number, self._rounds(), self._abstained_round) or (self.is_unsure and round_number == 1):
+        if is_forgotten(round_number, self._rounds(), self._abstention) or (self.is_unsure and round_number == 1):
             return True
         try:
             self.load(round_number)
@@ -148,15 +184,15 @@ class VoteStore:
     def _path(self, round_number: int) -> Path:
         return self._folder / f"{self._prefix}{round_number:012d}.json"
 
-    def _read_abstained(self) -> int | None:
+    def _read_abstention(self) -> Abstention | None:
         path = self._folder / _OPENED
         try:
-            content = _read(path) if path.exists() else {}
-            number, self.is_unsure = content.get("abstained_round"), content.get("is_unsure") is True
-        except (VoteFileDamaged, AttributeError):
+            content: dict[str, Any] = _read(path) if path.exists() else {"abstention": None, "is_unsure": False}
+            found, self.is_unsure = content["abstention"], content["is_unsure"] is True
+            return None if found is None else Abstention(int(found["since_round"]), bool(found["until_counted"]))
+        except (VoteFileDamaged, AttributeError, KeyError, TypeError, ValueError):
             self._is_damaged = True  # `open` then abstains, as with a lost folder
             return None
-        return number if isinstance(number, int) else None
 
     def _write(self, path: Path, content: dict[str, Any]) -> None:
         self._folder.mkdir(parents=True, exist_ok=True)  # somebody may have removed it meanwhile

@@ -4,10 +4,11 @@ Tokens are the sender's claim. They are clamped to the spec's limit and to `MAX_
 probation weigh nothing, equal contributions count as one, and of three or more members none has more than `max_share`.
 What is left is multiplied by the clip, which compares committed norms as SparseLoCo's gather does (2508.15706):
 
-    min(1, limit / norm)        limit = c · median norm · √max(1, tokens / median tokens)
+    min(1, limit / norm)        limit = c · median norm · max(1, tokens / median tokens)
 
-The root is for peers of unequal speed: a norm grows with the steps behind it, between their root and linearly. Tokens
-are clamped, so that a claim buys at most √`MAX_TOKENS_FACTOR` = 2 times the norm.
+The ratio of tokens is for peers of unequal speed: while loss falls quickly, a norm grows with the steps behind it; at
+speeds of 1:2:4:6 a limit without the ratio, or with its root, clips honest work (+2.6 % and +0.5 % of loss). Tokens
+are clamped, so that a claim buys at most `MAX_TOKENS_FACTOR` times the norm.
 
 The bound (S7): whatever a member sends, it moves the mean by at most its share × its limit.
 """
@@ -46,7 +47,7 @@ def clip_factors(norms: Sequence[float], tokens: Sequence[float], clip_factor: f
     if clip_factor == 0 or not counted:
         return (1.0,) * len(norms)
     usual_norm, usual_tokens = (median_low(each) for each in zip(*counted, strict=True))
-    limits = [clip_factor * usual_norm * math.sqrt(max(1.0, count / usual_tokens)) for count in tokens]
+    limits = [clip_factor * usual_norm * max(1.0, count / usual_tokens) for count in tokens]
     return tuple(min(1.0, limit / norm) if norm > 0 else 1.0 for norm, limit in zip(norms, limits, strict=True))
 
 

@@ -183,6 +183,7 @@ def make_plan(state: RoundState, ballot: int, now: float) -> Plan | None:
                 peer=peer,
                 tokens=min(ready.tokens, limit),
                 num_inner_steps=ready.num_inner_steps,
+                life=ready.life,
                 tokens_per_s=ready.tokens_per_s,
                 squared_norm=ready.squared_norm,
                 commitment=ready.commitment,

@@ -72,8 +72,8 @@ class FaultySwarm(World):
         self.training_factor: dict[PeerId, float] = {}
         self.wall_offset_s: dict[PeerId, float] = {}
         """How far wall clocks are off; nothing but the expiry of messages goes by them."""
-        self.abstained: dict[PeerId, int | None] = {}
-        """On each disk: the round in which its owner must not vote."""
+        self.abstentions: dict[PeerId, votes.Abstention | None] = {}
+        """On each disk: the rounds in which its owner must not vote."""
         self.handled: Event | None = None
         """What the node that acts at present acts upon."""
         self.left_s: dict[PeerId, float] = {}
@@ -131,7 +131,7 @@ class FaultySwarm(World):
         self.lost_disks.discard(peer)
         self.trainers[peer].checkpoint = None
         roster = node.disk.commits[-1].record.plan.next_roster if node.disk.commits else self.genesis.membership.roster
-        self.abstained[peer] = votes.abstained_at_open(node.round, is_member=peer in roster)
+        self.abstentions[peer] = votes.abstention_at_open(node.round, len(roster), is_member=peer in roster)
         self.start(peer)
 
     def enter(self, peer: PeerId) -> None:
@@ -143,7 +143,7 @@ class FaultySwarm(World):
     def _rules(self, **facts: Any) -> Rules:
         rules = Rules(**facts)
         acceptors = self.nodes[rules.me].disk.acceptors
-        return replace(rules, abstain=votes.is_forgotten(rules.round, acceptors, self.abstained.get(rules.me)))
+        return replace(rules, abstain=votes.is_forgotten(rules.round, acceptors, self.abstentions.get(rules.me)))
 
     # --- training -----------------------------------------------------------------------------------------------------
 
@@ -201,6 +201,8 @@ class FaultySwarm(World):
 
     def _apply(self, node: Node, commit: Commit) -> None:
         trainer, number = self.trainers[node.peer], commit.record.plan.round
+        if votes.is_alive_in(commit, node.peer, node.num_starts):
+            self.abstentions[node.peer] = None
         outcome = outcomes.committed(commit, "", node.peer)
         for ear in self.ears.decision:
             ear(node, commit, outcome.counted)

@@ -206,7 +206,7 @@ MUTATIONS: Mapping[str, Mutation] = {
     "vote_not_written_before_it_is_sent": Mutation("S1", acceptor, "_vote", _not_written),
     "vote_forgotten_by_a_restart": Mutation("S1", machine, "begin", _without_accepted, _CRASHES),
     "lost_disk_not_noticed": Mutation(
-        "S1", votes, "abstained_at_open", _always(None), ("lose_disk_at", "bad_network", "cut_one_way")
+        "S1", votes, "abstention_at_open", _always(None), ("lose_disk_at", "bad_network", "cut_one_way")
     ),
     "ballot_reused_after_a_restart": Mutation("S1", machine, "begin", _without_led, ("crash_at",)),
     "stale_plan_accepted": Mutation("S1", member, "on_plan", _ignoring_promises, _DELAYS),

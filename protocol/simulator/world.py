@@ -215,6 +215,7 @@ class World(Clock):
                 tokens=tokens,
                 commitment=self.commitment_of(node, rules),
                 num_inner_steps=num_inner_steps,
+                life=node.num_starts,
                 tokens_per_s=tokens_per_s,
             )
         )

@@ -83,10 +83,10 @@ def test_a_lone_founder_asks_nobody():
 
 def test_a_founder_abstains_in_round_one_until_it_knows_also_over_a_restart(tmp_path: Path):
     store = VoteStore(tmp_path, 0)
-    store.open(1, is_member=True)
+    store.open(1, IDS, IDS[0])
     assert store.forgot(1)
     again = VoteStore(tmp_path, 0)
-    again.open(1, is_member=True)
+    again.open(1, IDS, IDS[0])
     assert again.forgot(1)
     assert not again.forgot(2)
     again.recollect(has_forgotten=False)
@@ -96,7 +96,7 @@ def test_a_founder_abstains_in_round_one_until_it_knows_also_over_a_restart(tmp_
 
 def test_what_was_forgotten_stays_forgotten(tmp_path: Path):
     store = VoteStore(tmp_path, 0)
-    store.open(1, is_member=True)
+    store.open(1, IDS, IDS[0])
     store.recollect(has_forgotten=True)
     assert VoteStore(tmp_path, 0).forgot(1)
     assert not VoteStore(tmp_path, 0).is_unsure

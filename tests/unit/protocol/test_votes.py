@@ -8,13 +8,17 @@ from pathlib import Path
 import pytest
 
 from atoll.protocol.round_machine import Acceptor
+from atoll.protocol.simulator import soup_genesis
 from atoll.protocol.votes import VoteFileDamaged, VoteStore
+
+PEERS = soup_genesis(3).membership.roster
+PEER = PEERS[0]
 
 
 @pytest.fixture
 def store(tmp_path: Path) -> VoteStore:
     store = VoteStore(tmp_path, lineage=0)
-    store.open(1, is_member=True)
+    store.open(1, (PEER,), PEER)
     return store
 
 
@@ -58,18 +62,30 @@ def test_old_rounds_are_forgotten_and_recent_ones_kept(store: VoteStore):
     assert store.load(30) == Acceptor(promised=30)
 
 
-def test_a_member_with_an_empty_folder_abstains_once_even_over_restarts(tmp_path: Path):
-    VoteStore(tmp_path, lineage=0).open(5, is_member=True)
+def test_a_member_with_an_empty_folder_abstains_until_it_counts_even_over_restarts(tmp_path: Path):
+    VoteStore(tmp_path, lineage=0).open(5, PEERS, PEER)
     again = VoteStore(tmp_path, lineage=0)
-    again.open(5, is_member=True)
+    again.open(5, PEERS, PEER)
+    # the state may be of a donor that is behind: it may have voted in later rounds as well
     assert again.forgot(5)
-    assert not again.forgot(6)
+    assert again.forgot(7)
+    assert again.is_abstaining
+    again.end_abstention(7)
+    assert again.forgot(7)
+    assert not VoteStore(tmp_path, lineage=0).forgot(8)
+
+
+def test_in_a_pair_it_abstains_once(tmp_path: Path):
+    store = VoteStore(tmp_path, lineage=0)
+    store.open(5, PEERS[:2], PEER)
+    assert store.forgot(5)
+    assert not store.forgot(6)
 
 
 def test_newcomers_do_not_abstain_and_founders_only_until_they_have_asked(tmp_path: Path):
     joiner, founder = VoteStore(tmp_path / "joiner", 0), VoteStore(tmp_path / "founder", 0)
-    joiner.open(5, is_member=False)
-    founder.open(1, is_member=True)
+    joiner.open(5, PEERS[1:], PEER)
+    founder.open(1, PEERS, PEER)
     assert not joiner.forgot(5)
     assert founder.forgot(1)  # until the others have been asked
     founder.recollect(has_forgotten=False)
