@@ -147,7 +147,9 @@ class Node:
             outer_of=lambda rules: training_config(rules, "rules in force").outer,
             store=checkpoint_store(self._settings.folder, self._settings.num_checkpoints, on_warning, on_point),
             chain=Chain(self._settings.folder / "chain.jsonl"),
-            archive=archive_of(self._genesis, self._identity.peer_id, self._settings.folder, on_warning),
+            archive=archive_of(
+                self._genesis, self._identity.peer_id, self._settings.folder, self._grid.num_elements, on_warning
+            ),
             on_saved=self._on_saved,
         )
         if replica.restore():

@@ -174,6 +174,8 @@ class ArchiveConfig(Frozen):
     """They keep the state after every so many rounds."""
     num_states: Annotated[int, Field(ge=1, le=1024)] = 8
     """The newest so many of them."""
+    max_bytes: Annotated[int, Field(ge=1, le=2**53)] = 2**37
+    """Space that they take on an archivist's disk; always enough for the newest."""
 
 
 class ControlConfig(Frozen):

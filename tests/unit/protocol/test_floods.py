@@ -107,7 +107,9 @@ class Donor:
         self.network = MemoryNetwork(progress_timeout_s=5.0)
         self.num_answers = 0
         self.refused: list[RemoteProtocolError] = []
-        source = SimpleNamespace(head_round=0, manifest=lambda: None, read_leaf=lambda _: bytes(MIB))
+        source = SimpleNamespace(
+            head_round=0, manifest=lambda: None, archived=lambda _: None, read_leaf=lambda _: bytes(MIB)
+        )
         self.transports = [self.network.transport(person) for person in PEOPLE]
         reception = Reception(genesis, lambda: Standing.of_genesis(genesis), time.time)
         gate = Gate(self.transports[0], genesis, time.monotonic, self.refused.append, reception)
