@@ -25,6 +25,7 @@ from ..protocol.rule_book import RuleBook
 from ..protocol.spec import PROTOCOL_VERSION, Genesis
 from ..protocol.state_sync import StateServer, StateUnavailable, SyncProgress
 from ..protocol.swarm import PortInUse, Swarm, SwarmError, SwarmEvent
+from ..protocol.transport import RemoteProtocolError
 from ..training.checkpoint import Saved
 from ..training.config import TrainerSpec
 from ..training.flat import initial_state
@@ -417,8 +418,16 @@ class Node:
             grid=self._grid,
             lease_samples=self._inner.lease_samples,
             on_progress=self._on_sync_progress,
-            on_misconduct=lambda error: self._telemetry.say(f"state sync: {error}", "warning"),
+            on_misconduct=self._note_bad_donor,
         )
+
+    def _note_bad_donor(self, error: Exception) -> None:
+        """A donor has lied: said and journalled with its name."""
+        if isinstance(error, RemoteProtocolError):
+            fields: dict[str, object] = {"peer": error.peer, "rule": error.rule, "detail": error.detail}
+            self._reporter.round_event(RoundEvent("state.rejected", self._replica.head_round + 1, fields))
+        else:
+            self._telemetry.say(f"state sync: {error}", "warning")
 
     async def _prove_head(self) -> int:
         """Somebody says that the swarm is far ahead of us: the newest round that anybody can prove."""

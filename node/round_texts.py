@@ -21,6 +21,7 @@ _POINTS: dict[str, str] = {
     "round.committed": "round {round}: committed",
     "exchange.sending": "round {round}: sending the contribution",
     "exchange.reducing": "round {round}: averaging an own span",
+    "audit.done": "round {round}: {num_chunks} of {num_drawn} drawn chunks audited, {lasted_s:.2f} s",
     "quorum.found": "a quorum answers again",
 }
 _WARNINGS: dict[str, str] = {
@@ -29,8 +30,14 @@ _WARNINGS: dict[str, str] = {
     "exchange.excluded": "round {round}: {peer} was left out of a span: {why}",
     "exchange.left_out": "round {round}: the {rule} took no notice of {peer} in {num_chunks} chunks",
     "exchange.failed": "round {round}: {why}",
+    "audit.lie": "round {round}: chunk {chunk} of {peer} is not the mean of what it was sent; everybody gets the proof",
+    "audit.refused": "round {round}: {peer} does not show what it has averaged ({why}); others average its part again",
+    "audit.incomplete": "round {round}: {peer} could not be audited ({why}); this node votes all the same",
+    "peer.proven": "misconduct of {peer} is proven ({kind}); it is left out from now on",
+    "evidence.unwritable": "a proof of misconduct cannot be kept: {why}",
     "peer.rejected": "a message of {peer} was rejected ({rule}): {detail}",
     "state.disagrees": "this node's state after round {head} differs from the swarm's; the right one is being loaded",
+    "state.rejected": "{peer} gave wrong pieces of the swarm's state ({rule}): {detail}; it is not asked again",
     "state.syncing": "loading the swarm's state",
     "state.unwritable": "a committed round cannot be kept: {why}; this node waits until the disk takes it",
     "results.unavailable": "round {round} is decided, but no peer gives its results; this node goes on asking",

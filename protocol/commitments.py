@@ -111,6 +111,20 @@ def proof_length(num_leaves: int, first: int, count: int) -> int:
     return length
 
 
+def narrow(num_leaves: int, first: int, leaves: Sequence[Leaf], proof: Sequence[Leaf], leaf: int) -> tuple[Leaf, ...]:
+    """Proof of one ``leaf`` (its index in the tree), out of a valid proof of the range of ``leaves`` that it is in."""
+    rest, single = iter(proof), list[Leaf]()
+    nodes, size = [_hashed(each) for each in leaves], num_leaves
+    while size > 1:
+        left, right = _neighbours(size, first, len(nodes))
+        nodes = [*([next(rest)] if left else []), *nodes, *([next(rest)] if right else [])]
+        sibling = leaf ^ 1
+        if sibling < size:
+            single.append(nodes[sibling - first + left])
+        first, leaf, size, nodes = first // 2, leaf // 2, (size + 1) // 2, _paired(nodes)
+    return tuple(single)
+
+
 def verify(root: Root, num_leaves: int, first: int, leaves: Sequence[Leaf], proof: Sequence[Leaf]) -> bool:
     """Whether ``leaves`` are leaves ``first …`` of the tree of ``num_leaves`` with this root. Never raises on a lie."""
     if not _is_range(num_leaves, first, len(leaves)) or len(proof) != proof_length(num_leaves, first, len(leaves)):

@@ -8,8 +8,9 @@ costs its receivers a look at the length of each message. What peers ask for on 
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 
+from . import audit
 from .allowance import Allowances
 from .exchange import wire
 from .identity import PeerId
@@ -31,6 +32,8 @@ from .spec import Genesis
 from .transport import ByteStream, MessageHandler, RemoteProtocolError, StreamHandler, Traffic, Transport
 
 _ANY_STRANGER = PeerId("")
+_UNMETERED = (wire.PROTOCOL, audit.PROTOCOL)
+"""Part of a round, and bounded by its plan."""
 
 
 class Gate:
@@ -44,6 +47,7 @@ class Gate:
         on_refused: Callable[[RemoteProtocolError], None],
         reception: Reception,
     ) -> None:
+        self._shut_out: frozenset[PeerId] = frozenset()
         self._transport, self._on_refused, self._reception = transport, on_refused, reception
         self._all_strangers = Allowances(STRANGERS_PER_S, STRANGERS_AT_ONCE, clock)
         self._clock = clock
@@ -59,8 +63,12 @@ class Gate:
         self._served = Meter(genesis.limits.served_bytes_per_s)
 
     def admits(self, peer: PeerId) -> bool:
-        """Whether the rules let the peer in."""
-        return self._reception.admits(peer)
+        """Whether the rules let the peer in, and it has not been ejected."""
+        return peer not in self._shut_out and self._reception.admits(peer)
+
+    def shut_out(self, peers: Iterable[PeerId]) -> None:
+        """From now on, refuse these as well: the run has ejected them."""
+        self._shut_out = frozenset(peers)
 
     @property
     def peer_id(self) -> PeerId:
@@ -88,23 +96,32 @@ class Gate:
 
     def serve(self, protocol: str, handler: StreamHandler) -> None:
         async def handle(stream: ByteStream) -> None:
-            if not self.admits(stream.remote):
-                raise RemoteProtocolError(stream.remote, "membership", "this run does not list it")
-            await handler(stream if protocol == wire.PROTOCOL else MeteredStream(stream, self._served))
+            if (refusal := self._exclusion(stream.remote)) is not None:
+                raise refusal
+            await handler(stream if protocol in _UNMETERED else MeteredStream(stream, self._served))
 
         self._transport.serve(protocol, handle)
 
     def _refusal(self, peer: PeerId, message: bytes) -> RemoteProtocolError | None:
-        if not self.admits(peer) and (refusal := self._refusal_of_stranger(peer, message)) is not None:
+        exclusion = self._exclusion(peer)
+        if exclusion is not None and (refusal := self._refusal_of_stranger(exclusion, message)) is not None:
             return refusal
         if not self._messages.take(peer) or not self._bytes.take(peer, len(message)):
             return RemoteProtocolError(peer, "flood", "it sends more messages than the protocol has use for")
         return None
 
-    def _refusal_of_stranger(self, peer: PeerId, message: bytes) -> RemoteProtocolError | None:
+    def _exclusion(self, peer: PeerId) -> RemoteProtocolError | None:
+        if peer in self._shut_out:
+            return RemoteProtocolError(peer, "ejected", "its misconduct was proven")
+        if self._reception.admits(peer):
+            return None
+        return RemoteProtocolError(peer, "membership", "this run does not list it")
+
+    def _refusal_of_stranger(self, exclusion: RemoteProtocolError, message: bytes) -> RemoteProtocolError | None:
         """None if it shows an invite. Looking for one costs a signature or two, so all strangers share an allowance."""
-        if not self._reception.takes_invites:
-            return RemoteProtocolError(peer, "membership", "this run does not list it")
+        peer = exclusion.peer
+        if peer in self._shut_out or not self._reception.takes_invites:
+            return exclusion
         is_short = len(message) <= STRANGER_MESSAGE_BYTES
         if not is_short or not self._strangers.take(peer) or not self._all_strangers.take(_ANY_STRANGER):
             return RemoteProtocolError(peer, "membership", "a stranger's messages are looked at only now and then")

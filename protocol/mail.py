@@ -11,6 +11,7 @@ from .identity import Identity, PeerId
 from .messages import Envelope, Message, PlanMessage, Proposal, Vote
 from .outbox import Outbox
 from .round_machine import Received
+from .signed_results import seal_of
 from .spec import Genesis
 from .transport import Transport
 
@@ -33,6 +34,7 @@ class Mail:
         run = (genesis.run_id, lineage)
         folder.mkdir(parents=True, exist_ok=True)
         first_sequence = reserve_sequences(folder / "sequence", wall_clock())
+        self._identity = identity
         self.me, self._wall_clock = identity.peer_id, wall_clock
         self._sealer = Sealer(identity, *run, first_sequence, wall_clock)
         self._direct, self._published = Guard(*run), Guard(*run)
@@ -70,11 +72,16 @@ class Mail:
 
     def post(self, to: Iterable[PeerId], message: Message) -> bytes:
         """Sign and send; never waits. Returns what was signed."""
+        if isinstance(message, Proposal):
+            message = message.model_copy(update={"seal": self._seal_of(message)})
         raw, peers = self.seal(message), tuple(to)
         if self.me in peers:
             self.own.append(Received(self.me, message, raw))
         self._outbox.post((peer for peer in peers if peer != self.me), raw)
         return raw
+
+    def _seal_of(self, proposal: Proposal) -> str:
+        return seal_of(self._identity, proposal.ballot, proposal.record.content_id())
 
     def open(self, remote: PeerId, raw: bytes) -> Envelope:
         """Verify a direct message. Raises `InvalidMessage` (also `OtherLineage`) or `RemoteProtocolError`."""

@@ -30,6 +30,8 @@ Round = Annotated[int, Field(ge=0, le=2**40)]
 Ballot = Annotated[int, Field(ge=0, le=2**40)]
 Count = Annotated[int, Field(ge=0, le=2**53)]
 Name = Annotated[str, Field(max_length=64)]
+Signature = Annotated[str, Field(pattern=r"^([0-9a-f]{128})?$")]
+"""An Ed25519 signature inside a message, hexadecimal; empty where nobody checks it (simulators)."""
 MAX_SPEED = 1e12
 Speed = Annotated[float, Field(ge=0, le=MAX_SPEED)]
 """Tokens per second."""
@@ -196,7 +198,9 @@ class SpanResult(Frozen):
     included: Annotated[tuple[bool, ...], Field(max_length=1024)]
     """One flag per ``Plan.members``: the mean of every chunk of the span is over exactly these."""
     digest: Digest
-    """BLAKE3 of the span's encoded mean."""
+    """Root over the chunks of the span's encoded mean (`chunks.span_digest`)."""
+    signature: Signature = ""
+    """The owner's, over all of the above (`signed_results`); hexadecimal."""
 
 
 class Record(Frozen):
@@ -319,6 +323,8 @@ class SpanFailed(Message):
     round: Round
     span: Count
     why: Annotated[str, Field(max_length=200)]
+    distrusted: bool = False
+    """There is a result, but its owner does not show what it is over, or the sender has found it to be wrong."""
 
 
 class Proposal(Message):
@@ -327,6 +333,8 @@ class Proposal(Message):
     kind: Literal["proposal"] = "proposal"
     ballot: Ballot
     record: Record
+    seal: Signature = ""
+    """The leader's signature under ballot and record, which voters keep: it makes their promises credible."""
 
 
 class Vote(Message):
@@ -353,6 +361,8 @@ class Accepted(Frozen):
 
     ballot: Ballot
     record: Record
+    seal: Signature = ""
+    """`Proposal.seal` of the proposal that was voted for."""
 
 
 class Promise(Message):

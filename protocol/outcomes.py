@@ -17,8 +17,9 @@ class RoundEvent:
 
     Others: ``round.aborted``, ``exchange.lost``, ``exchange.excluded``, ``exchange.left_out``, ``exchange.failed``,
     ``peer.rejected``, ``peer.unreachable``, ``results.unavailable``, ``state.disagrees``, ``state.syncing``,
-    ``state.unproven``, ``state.unwritable``, ``votes.unwritable``, ``votes.abstaining``, ``node.woke``,
-    ``quorum.missing``, ``quorum.lost``, ``quorum.found``, ``amendment.learned``, ``amendment.refused``,
+    ``state.unproven``, ``state.unwritable``, ``state.rejected``, ``votes.unwritable``, ``votes.abstaining``,
+    ``audit.done``, ``audit.lie``, ``audit.refused``, ``audit.incomplete``, ``peer.proven``, ``evidence.unwritable``,
+    ``node.woke``, ``quorum.missing``, ``quorum.lost``, ``quorum.found``, ``amendment.learned``, ``amendment.refused``,
     ``amendment.unwritable``, ``rules.in_force``, ``rules.outdated``, ``lineage.begun``.
     """
 

@@ -6,12 +6,15 @@ import asyncio
 from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from dataclasses import asdict
+from functools import partial
 
 from . import exchange as xchg
 from .chunks import ChunkGrid, Contribution
 from .exchange import Exchange, ExchangeCounters, ExchangeEvent, ExchangeSettings, SpanInbox
 from .identity import PeerId
-from .messages import Accepted, Plan, Record
+from .messages import Accepted, Plan, Record, SpanResult
+from .oversight import Oversight
+from .result_signer import ResultSigner
 from .result_transfer import ResultFetcher, ResultServer, ResultsUnavailable
 from .results import ResultStore
 from .round_machine import Event, ExchangeEnded, ResultsHeld, SpanLost, SpanReduced
@@ -38,7 +41,10 @@ class Reduction:
         observe: Callable[[str, dict[str, object]], None],
         peers: Callable[[], Sequence[PeerId]],
         is_alive: Callable[[PeerId], bool],
+        oversight: Oversight,
+        signer: ResultSigner,
     ) -> None:
+        self._oversight, self._signer = oversight, signer
         self._me, self._grid, self._transport, self._store = me, grid, transport, store
         self._executor, self.settings = executor, settings
         self._feed, self._observe, self._peers, self._is_alive = feed, observe, peers, is_alive
@@ -47,6 +53,8 @@ class Reduction:
         self._fetcher = ResultFetcher(transport, store, executor, self._note_misconduct)
         self._exchanges: dict[str, asyncio.Task[None]] = {}
         self._fetches: dict[str, asyncio.Task[None]] = {}
+        self._vouches: dict[ResultsHeld, asyncio.Task[None]] = {}
+        """Audits of this round, by what the machine hears after them."""
         self._changed = Signal()
         """Fired when a span is held and when an exchange ends."""
         self.counters: ExchangeCounters | None = None
@@ -65,6 +73,7 @@ class Reduction:
 
     def cancel(self, plan_id: str) -> None:
         """Stop an exchange; what is held stays until the round is decided."""
+        self._oversight.forget(plan_id)
         if task := self._exchanges.get(plan_id):
             task.cancel()
 
@@ -104,10 +113,15 @@ class Reduction:
         rivals = [task for other, task in self._exchanges.items() if other != plan_id]
         for task in (*rivals, *(task for other, task in self._fetches.items() if other != record_id)):
             task.cancel()
+        for task in self._vouches.values():
+            task.cancel()
+        self._vouches.clear()
+        self._oversight.forget(plan_id)
         self._store.prune(record)
+        self._signer.prune(record.plan.round)
 
     async def close(self) -> None:
-        tasks = [*self._exchanges.values(), *self._fetches.values()]
+        tasks = [*self._exchanges.values(), *self._fetches.values(), *self._vouches.values()]
         for task in tasks:
             task.cancel()
         await asyncio.gather(*tasks, return_exceptions=True)
@@ -115,7 +129,9 @@ class Reduction:
     # --- inside -------------------------------------------------------------------------------------------------------
 
     async def _run(self, plan: Plan, plan_id: str, contribution: Contribution | None, rules: Genesis) -> None:
-        translate = _Translator(plan, plan_id, self._feed, self._observe, self._changed)
+        translate = _Translator(
+            plan, plan_id, self._feed, self._observe, self._changed, self._oversight, self._begin_vouching
+        )
         try:
             exchange = Exchange(
                 plan,
@@ -131,7 +147,9 @@ class Reduction:
                 trust=rules.trust,
                 limits=rules.limits,
                 is_alive=self._is_alive,
+                sign=partial(self._signer.sign, plan.round),
             )
+            self._oversight.keep(exchange)
             self.counters = exchange.counters
             await exchange.run()
         except OSError as error:
@@ -142,7 +160,19 @@ class Reduction:
 
     async def _fetch(self, record: Record) -> None:
         await self._complete(record)
-        self._feed(_held(record))
+        self._begin_vouching(record)
+
+    def _begin_vouching(self, record: Record) -> None:
+        """Audit what is held, once; then the machine hears of it, and may vote."""
+        held = _held(record)
+        if held not in self._vouches:
+            self._vouches[held] = asyncio.create_task(self._vouch(record, held))
+        elif self._vouches[held].done():
+            self._feed(held)
+
+    async def _vouch(self, record: Record, held: ResultsHeld) -> None:
+        await self._oversight.vouch(record, self._store.mean(record))
+        self._feed(held)
 
     async def _complete(self, record: Record) -> None:
         """Until every span is durable here: from a running exchange, or from whoever has it."""
@@ -194,10 +224,12 @@ class _Translator:
         feed: Callable[[Event], None],
         observe: Callable[[str, dict[str, object]], None],
         held: Signal,
+        oversight: Oversight,
+        on_complete: Callable[[Record], None],
     ) -> None:
         self._plan, self._plan_id, self._feed, self._observe = plan, plan_id, feed, observe
-        self._held = held
-        self._digests: dict[int, str] = {}
+        self._held, self._oversight, self._on_complete = held, oversight, on_complete
+        self._results: dict[int, SpanResult] = {}
 
     def __call__(self, event: ExchangeEvent) -> None:
         match event:
@@ -220,8 +252,9 @@ class _Translator:
                 self._observe("exchange.reducing", {"span": event.span})
 
     def _hold(self, event: xchg.SpanHeld) -> None:
-        self._digests[event.span] = event.result.digest
+        self._results[event.span] = event.result
+        self._oversight.hear(self._plan, event.result)
         self._held.fire()
-        if len(self._digests) == len(self._plan.spans):
-            digests = tuple(self._digests[index] for index in range(len(self._plan.spans)))
-            self._feed(ResultsHeld(self._plan_id, digests))
+        if len(self._results) == len(self._plan.spans):
+            results = tuple(self._results[index] for index in range(len(self._plan.spans)))
+            self._on_complete(Record(plan=self._plan, results=results))

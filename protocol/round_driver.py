@@ -21,6 +21,7 @@ from .amending import Learned, parsed
 from .amendments import Amendment, RunRules
 from .chunks import ChunkGrid, Contribution
 from .envelopes import OtherLineage
+from .evidence_store import EvidenceStore
 from .exchange import ExchangeCounters, ExchangeSettings
 from .gate import Gate
 from .heartbeats import Heartbeats, NodeFacts, Progress, Rhythm, compose
@@ -39,6 +40,7 @@ from .messages import (
     Provisional,
 )
 from .outcomes import Aborted, Committed, Outcome, RoundEvent
+from .oversight import Oversight
 from .peers import PeerInfo, PeerTable
 from .quorum import quorum_of
 from .reception import Reception
@@ -46,6 +48,7 @@ from .recollection import Recollected, Recollection, Verdict
 from .recovery import Recovery
 from .reduction import Reduction
 from .replica import Replica
+from .result_signer import ResultSigner
 from .results import ResultStore
 from .round_loop import FAR_BEHIND_ROUNDS, Observer, Offer, Prove, RoundLoop, Sync
 from .round_machine import Phase, Received, Tick, Woke
@@ -129,6 +132,16 @@ class RoundDriver:
         )
         self._results = ResultStore(folder / "results", grid, FAR_BEHIND_ROUNDS)
         self._executor = ThreadPoolExecutor(max_workers=2, thread_name_prefix="exchange")
+        self._oversight = self._loop.oversight = Oversight(
+            me=identity.peer_id,
+            genesis=genesis,
+            grid=grid,
+            transport=transport,
+            store=EvidenceStore(folder / "evidence", grid),
+            executor=self._executor,
+            feed=self._loop.queue.put,
+            observe=self._loop.observe,
+        )
         self._reduction = self._loop.reduction = Reduction(
             me=identity.peer_id,
             grid=grid,
@@ -140,6 +153,8 @@ class RoundDriver:
             observe=self._loop.observe,
             peers=self._peers.others,
             is_alive=lambda peer: self._peers.may_live(peer, self._loop.genesis.timing.heartbeat_timeout_s),
+            oversight=self._oversight,
+            signer=ResultSigner(identity, folder / "signed"),
         )
         self._exchange = exchange
         self._heartbeats = Heartbeats(
@@ -285,6 +300,7 @@ class RoundDriver:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._loop.close()
         await self._reduction.close()
+        await self._oversight.close()
         await self._mail.close()
         self._executor.shutdown(wait=True, cancel_futures=True)
         self.failed.cancel()

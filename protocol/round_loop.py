@@ -38,6 +38,7 @@ from .messages import (
     round_of,
 )
 from .outcomes import Aborted, Outcome, RoundEvent, committed
+from .oversight import Oversight
 from .peers import PeerTable
 from .recollection import Recollected
 from .recovery import Recovery, Sight
@@ -46,6 +47,7 @@ from .replica import Replica
 from .round_machine import Action, Event, Phase, Received, RoundState, Rules
 from .rule_book import RuleBook
 from .seclusion import Seclusion
+from .signed_results import is_sealed, is_signed
 from .spec import PROTOCOL_VERSION, Genesis
 from .transport import RemoteProtocolError, RulesDiffer
 from .votes import VoteStore, is_alive_in
@@ -70,9 +72,10 @@ class Offer:
 
 
 class RoundLoop:
-    """One node's rounds, one after another. `reduction` is set before `begin`."""
+    """One node's rounds, one after another. `reduction` and `oversight` are set before `begin`."""
 
     reduction: Reduction
+    oversight: Oversight
 
     def __init__(
         self,
@@ -223,7 +226,8 @@ class RoundLoop:
         """Messages of this round go to the machine, those of the next wait, those of past ones get the commit."""
         number = round_of(event.body)
         if number == self.round:
-            await self._advance(event, at_s)
+            if self.oversight.note(event):
+                await self._advance(event, at_s)
         elif number < self.round:
             if isinstance(event.body, Ready | PlanMessage | Proposal | Prepare):
                 self.send_commit(event.sender, number)
@@ -380,6 +384,7 @@ class RoundLoop:
         abstain = await asyncio.to_thread(self._votes.forgot, number)
         if abstain and not self._votes.is_unsure:
             self.observe("votes.abstaining", {})
+        self.oversight.begin(self._genesis, standing)
         rules = Rules(
             genesis=self._genesis,
             me=self._mail.me,
@@ -391,6 +396,9 @@ class RoundLoop:
             alternatives=tuple(self._book.rules.possible(number))[1:],
             began_unix_s=self._wall_clock(),
             recent=tuple(self._paces),
+            proven=self.oversight.proven,
+            is_signed=is_signed,
+            is_sealed=is_sealed,
         )
         acceptor = machine.Acceptor() if abstain else await asyncio.to_thread(self._votes.load, number)
         self._mail.begin_round()

@@ -12,6 +12,7 @@ from collections.abc import Callable
 from concurrent.futures import Executor
 
 from ..chunks import ChunkGrid, Contribution, covers
+from ..evidence import Part
 from ..identity import PeerId
 from ..messages import Plan, SpanResult
 from ..results import ResultBuffer
@@ -96,11 +97,13 @@ class Exchange:
         trust: TrustConfig | None = None,
         limits: LimitsConfig | None = None,
         is_alive: Callable[[PeerId], bool] = lambda _: True,
+        sign: Callable[[SpanResult], SpanResult] | None = None,
     ) -> None:
         check_plan(plan, grid)
         mine = contribution if contribution and _counts_on(plan, me, contribution) else None
         terms = trust or TrustConfig(), limits or LimitsConfig(), is_alive
         self._context = ExchangeContext(plan, me, mine, grid, transport, result, on_event, settings, executor, *terms)
+        self._context.sign = sign
         self._inbox = inbox
         spans = enumerate(plan.spans)
         self._owners = {index: SpanOwner(self._context, index) for index, span in spans if span.owner == me}
@@ -113,6 +116,18 @@ class Exchange:
     @property
     def counters(self) -> ExchangeCounters:
         return self._context.counters
+
+    def exhibit(self, chunk: int) -> list[Part | None]:
+        """Per member of the plan, the encoded ``chunk`` of its contribution with its proof, if this node can show it.
+
+        As owner of a reduced span all that the mean is over, else this node's own.
+        """
+        for owner in self._owners.values():
+            if (parts := owner.exhibit(chunk)) is not None:
+                return parts
+        mine, contribution = self._context.me, self._context.contribution
+        part = None if contribution is None else Part.of(contribution, self._context.grid, chunk)
+        return [part if member.peer == mine else None for member in self._context.plan.members]
 
     async def run(self) -> ExchangeReport:
         """Returns when every span is durable or lost here, and every member that still listens has been served.

@@ -19,8 +19,10 @@ from ...kernels.codec import Bytes, Float32Array, InvalidEncoding
 from ..admission import refusals
 from ..aggregation import reduce_chunk
 from ..chunks import chunk_digest, leaf_of, span_chunks
-from ..commitments import Leaf, Root, Tree, verify
+from ..commitments import Leaf, Root, Tree, narrow, verify
+from ..evidence import Part
 from ..messages import SpanResult
+from ..result_signer import AlreadySigned
 from ..transport import MAX_FRAME_BYTES, Buffer, ByteStream, RemoteProtocolError, StreamClosed
 from ..wakeup import Signal
 from ..weights import weights
@@ -55,6 +57,8 @@ class SpanOwner:
         self._ledger = SpanLedger(len(members), len(self._chunks), self._weigh)
         self._index = {member.peer: index for index, member in enumerate(members)}
         self._received: list[list[Buffer]] = [[] for _ in members]
+        self._proofs: dict[int, tuple[tuple[Leaf, ...], tuple[Leaf, ...]]] = {}
+        """Member -> leaves of the span's chunks, and their proof."""
         self._contacted: set[int] = set()
         self._generation = Generation(0)
         self._result: SpanResult | None = None
@@ -97,6 +101,9 @@ class SpanOwner:
         if contribution is None:
             self._exclude(mine, "no contribution", "this node no longer has what it announced")
             return
+        first, count = self._chunks.start, len(self._chunks)
+        leaves = contribution.leaves[first : first + count]
+        self._proofs[mine] = (leaves, contribution.tree.proof(first, count))
         for chunk in self._chunks:
             self._received[mine].append(contribution.encoded[self._context.grid.encoded_range(chunk)])
             self._ledger.receive(mine)
@@ -148,14 +155,18 @@ class SpanOwner:
             peer, rule = self._context.plan.members[member].peer, self._context.trust.aggregation
             self._context.on_event(MemberLeftOut(self._span, peer, rule, len(each), worst.value, worst.limit))
 
-    async def _finish(self) -> SpanResult:
+    async def _finish(self) -> SpanResult | SpanLost:
         context = self._context
         context.counters.squared_error += self._generation.squared_error
         context.counters.squared_mean += self._generation.squared_mean
         digest = Tree(self._generation.leaves).root.digest
         included = self._ledger.included
         self._report_left_out()
-        self._result = SpanResult(plan=context.plan_id, span=self._span, included=included, digest=digest)
+        result = SpanResult(plan=context.plan_id, span=self._span, included=included, digest=digest)
+        try:
+            self._result = result if context.sign is None else await context.off_loop(context.sign, result)
+        except AlreadySigned as error:
+            return self._give_up(str(error))
         context.on_event(SpanReduced(self._span, self._result))
         self._changed.fire()
         for chunk, mean in zip(self._chunks, self._generation.means, strict=True):
@@ -163,6 +174,22 @@ class SpanOwner:
         await context.hold(self._span, self._result)
         context.on_event(SpanHeld(self._span, self._result))
         return self._result
+
+    def exhibit(self, chunk: int) -> list[Part | None] | None:
+        """What the mean of ``chunk`` is over, per member of the plan; None if this is not known (yet)."""
+        if self._result is None or chunk not in self._chunks:
+            return None
+        flags = enumerate(self._result.included)
+        return [self._part(member, chunk) if is_in else None for member, is_in in flags]
+
+    def _part(self, member: int, chunk: int) -> Part:
+        first, num_chunks = self._chunks.start, self._context.grid.num_chunks
+        leaves, proof = self._proofs[member]
+        return Part(
+            leaves[chunk - first],
+            narrow(num_chunks, first, leaves, proof, chunk),
+            self._received[member][chunk - first],
+        )
 
     def _give_up(self, why: str) -> SpanLost:
         self._lost = SpanLost(self._span, self._context.me, why)
@@ -267,6 +294,7 @@ class SpanOwner:
         root = Root(committed.commitment, committed.squared_norm)
         leaves, proof = header.entries[:num_chunks], header.entries[num_chunks:]
         if len(leaves) == num_chunks and verify(root, self._context.grid.num_chunks, self._chunks.start, leaves, proof):
+            self._proofs[member] = (leaves, proof)
             return leaves
         raise RemoteProtocolError(stream.remote, "leaves do not match the commitment")
 

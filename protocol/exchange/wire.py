@@ -94,4 +94,4 @@ class Control:
 
 def max_control_bytes(plan: Plan) -> int:
     """Longest control frame that an honest owner sends under ``plan``: a final one."""
-    return _CONTROL.size + 512 + 6 * len(plan.members)
+    return _CONTROL.size + 768 + 6 * len(plan.members)

@@ -23,6 +23,8 @@ commit names (S1). Every member is contributor, acceptor and learner; whoever ow
 | ResultsHeld      | proposal waiting       | persist, then Vote (IN_DOUBT)                                         |
 | Prepare/Plan/…   | ballot < promised      | Nack                                                                  |
 | Commit           | any                    | certificate valid: Decide (DECIDED); else `RemoteProtocolError`       |
+| Distrusted       | in this attempt        | SpanFailed to the leader, who takes a new ballot without that owner   |
+| Proven           | not DECIDED            | the peer counts as gone; no vote, and no attempt, with spans of its   |
 | Tick             | no quorum for too long | GiveUp (TRAINING), never IN_DOUBT                                     |
 | any              | DECIDED                | ignored                                                               |
 
@@ -42,6 +44,7 @@ from .values import (
     CancelExchange,
     Contributed,
     Decide,
+    Distrusted,
     Event,
     ExchangeEnded,
     FetchResults,
@@ -50,6 +53,7 @@ from .values import (
     PeerView,
     Persist,
     Phase,
+    Proven,
     Received,
     ResultsHeld,
     RoundState,
@@ -70,6 +74,7 @@ __all__ = [
     "CancelExchange",
     "Contributed",
     "Decide",
+    "Distrusted",
     "Event",
     "ExchangeEnded",
     "FetchResults",
@@ -78,6 +83,7 @@ __all__ = [
     "PeerView",
     "Persist",
     "Phase",
+    "Proven",
     "Received",
     "ResultsHeld",
     "RoundState",

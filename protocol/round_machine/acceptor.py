@@ -7,9 +7,9 @@ from dataclasses import replace
 from ..identity import PeerId
 from ..messages import Accepted, Nack, Prepare, Promise, Proposal, Vote
 from ..transport import RemoteProtocolError
-from .validity import check_new_plan, check_record
+from .validity import check_new_plan, check_record, check_sealed, check_signed
 from .values import Action, FetchResults, Persist, Proposed, RoundState, Send, Step
-from .views import check_dropped, unix_s
+from .views import check_dropped, is_justified, is_tainted, unix_s
 
 
 def on_prepare(state: RoundState, sender: PeerId, message: Prepare, now: float) -> Step:
@@ -36,6 +36,8 @@ def on_proposal(state: RoundState, sender: PeerId, message: Proposal, now: float
     ballot, record, accepted = message.ballot, message.record, state.acceptor.accepted
     _require_leader(state, sender, ballot)
     check_record(state.rules, record, sender)
+    check_signed(state.rules, record.plan, record.results, sender)
+    check_sealed(state.rules, message, sender)
     if record.plan.ballot > ballot:
         raise RemoteProtocolError(sender, "proposal.ballot", "older than its plan")
     if record.plan.ballot == ballot:  # else it is an earlier leader's, perhaps decided already, and must be helped
@@ -43,7 +45,9 @@ def on_proposal(state: RoundState, sender: PeerId, message: Proposal, now: float
         check_dropped(state, record.plan, now)
     if ballot < state.acceptor.promised:
         return state, (nack(state, sender),) if state.rules.may_vote else ()
-    proposed = Proposed(ballot, record, record.content_id())
+    if not is_justified(state, record.plan):
+        return state, ()  # the leader repeats itself; by then we may have the evidence
+    proposed = Proposed(ballot, record, record.content_id(), message.seal)
     if accepted is not None and accepted.ballot == ballot:
         return state, (_vote_again(state, sender, proposed),)
     if state.proposed is not None and _contradicts(state.proposed, proposed):
@@ -58,6 +62,8 @@ def vote_or_fetch(state: RoundState) -> Step:
     proposed = state.proposed
     if proposed is None or not state.rules.may_vote or proposed.ballot < state.acceptor.promised:
         return state, ()
+    if proposed.ballot == proposed.record.plan.ballot and is_tainted(state, proposed.record.plan):
+        return state, ()  # one that has to be proposed again may be decided already, and must be helped
     if state.holds(proposed.record):
         return _vote(state, proposed)
     if state.fetching == proposed.record_id or _is_arriving(state, proposed):
@@ -77,7 +83,7 @@ def _vote(state: RoundState, proposed: Proposed) -> Step:
     accepted = state.acceptor.accepted
     if accepted is not None and accepted.ballot >= proposed.ballot:
         return state, ()
-    accepted = Accepted(ballot=proposed.ballot, record=proposed.record)
+    accepted = Accepted(ballot=proposed.ballot, record=proposed.record, seal=proposed.seal)
     acceptor = replace(state.acceptor, promised=proposed.ballot, accepted=accepted)
     vote = _ballot_paper(state, proposed)
     leader = state.rules.leader_of(proposed.ballot)

@@ -23,13 +23,13 @@ from ..messages import (
     SpanFailed,
     Vote,
 )
-from ..spans import assign_spans, without_faulty
+from ..spans import assign_spans, at_fault, without_faulty
 from ..standing import newcomers_after
 from ..transport import RemoteProtocolError
 from . import views
 from .acceptor import follow
 from .member import decide
-from .validity import check_record, check_result
+from .validity import check_record, check_result, check_sealed, check_signed
 from .values import Gathering, Persist, Preparing, Proposing, Reducing, RoundState, Send, Step
 
 # --- what others answer -----------------------------------------------------------------------------------------------
@@ -40,7 +40,10 @@ def on_promise(state: RoundState, sender: PeerId, message: Promise) -> Step:
     if not isinstance(lead, Preparing) or lead.ballot != message.ballot:
         return state, ()
     if message.accepted is not None:
-        check_record(state.rules, message.accepted.record, sender)
+        record = message.accepted.record
+        check_record(state.rules, record, sender)
+        check_signed(state.rules, record.plan, record.results, sender)
+        check_sealed(state.rules, message.accepted, sender)
         if not message.accepted.record.plan.ballot <= message.accepted.ballot < lead.ballot:
             raise RemoteProtocolError(sender, "promise.accepted", "accepted at a ballot that it cannot have been")
     return replace(state, lead=replace(lead, promises={**lead.promises, sender: message.accepted})), ()
@@ -60,6 +63,7 @@ def on_span_done(state: RoundState, sender: PeerId, message: SpanDone) -> Step:
     check_result(lead.plan, lead.plan_id, result, sender)
     if lead.plan.spans[result.span].owner != sender:
         raise RemoteProtocolError(sender, "span_done.span", "not the span's owner")
+    check_signed(state.rules, lead.plan, (result,), sender)
     if lead.results.get(result.span, result) != result:
         raise RemoteProtocolError(sender, "span_done.result", "two results of one span")
     return replace(state, lead=replace(lead, results={**lead.results, result.span: result})), ()
@@ -67,6 +71,8 @@ def on_span_done(state: RoundState, sender: PeerId, message: SpanDone) -> Step:
 
 def on_span_failed(state: RoundState, sender: PeerId, message: SpanFailed) -> Step:
     lead = state.lead
+    if message.distrusted:
+        return _on_distrusted(state, sender, message)
     if not isinstance(lead, Reducing) or lead.plan_id != message.plan:
         return state, ()
     if message.span >= len(lead.plan.spans):
@@ -76,6 +82,37 @@ def on_span_failed(state: RoundState, sender: PeerId, message: SpanFailed) -> St
         return state, ()  # known when this plan was made
     lead = replace(lead, failed=lead.failed | {message.span})
     return replace(state, lead=lead, complaints=state.complaints | {complaint}), ()
+
+
+def _on_distrusted(state: RoundState, sender: PeerId, message: SpanFailed) -> Step:
+    """Begin again without an owner whose result a member distrusts; once per member and owner, and only while the
+    others do not have better reasons to do without the member."""
+    plan = _plan_of(state)
+    if plan is None or plan.content_id() != message.plan or message.span >= len(plan.spans):
+        return state, ()
+    owner = plan.spans[message.span].owner
+    if (sender, owner) in state.complaints:
+        return state, ()
+    complaints = state.complaints | {(sender, owner)}
+    distrusted = state.distrusted if sender in at_fault(complaints) else state.distrusted | {owner}
+    return replace(state, complaints=complaints, distrusted=distrusted), ()
+
+
+def _plan_of(state: RoundState) -> Plan | None:
+    """The plan that this leader has made at its ballot."""
+    match state.lead:
+        case Reducing() as lead:
+            return lead.plan
+        case Proposing() as lead if lead.record.plan.ballot == lead.ballot:
+            return lead.record.plan
+        case _:
+            return None
+
+
+def _is_spoilt(state: RoundState) -> bool:
+    """Whether the present attempt has an owner that is proven to lie or is distrusted."""
+    plan = _plan_of(state)
+    return plan is not None and any(span.owner in state.proven | state.distrusted for span in plan.spans)
 
 
 def on_vote(state: RoundState, sender: PeerId, message: Vote, raw: bytes) -> Step:
@@ -129,7 +166,7 @@ def _take_over(state: RoundState, now: float) -> Step:
 
 def _lead(state: RoundState, lead: Preparing | Gathering, now: float) -> Step:
     acceptor = replace(state.acceptor, led=lead.ballot)
-    state = replace(follow(state, lead.ballot, now), acceptor=acceptor, lead=lead)
+    state = replace(follow(state, lead.ballot, now), acceptor=acceptor, lead=lead, distrusted=frozenset())
     if isinstance(lead, Gathering):
         return state, (Persist(acceptor),)
     return state, (Persist(acceptor), Send(state.rules.roster, _stage_message(state, lead)))
@@ -137,9 +174,10 @@ def _lead(state: RoundState, lead: Preparing | Gathering, now: float) -> Step:
 
 def _end_preparing(state: RoundState, lead: Preparing, now: float) -> Step:
     """With a quorum's promises: the accepted record of the highest ballot must be proposed again, else plan freely."""
-    if not views.reaches(state, lead.promises):
+    promises = {peer: promise for peer, promise in lead.promises.items() if peer not in state.proven}
+    if not views.reaches(state, promises):
         return state, ()
-    accepted = [promise for promise in lead.promises.values() if promise is not None]
+    accepted = [promise for promise in promises.values() if promise is not None]
     if not accepted:
         return replace(state, lead=Gathering(lead.ballot)), ()
     return _propose(state, lead.ballot, max(accepted, key=_ballot_of).record, now)
@@ -195,7 +233,7 @@ def make_plan(state: RoundState, ballot: int, now: float) -> Plan | None:
         next_roster=next_roster,
         data_cursor=rules.next_cursor,
         newcomers=newcomers_after(rules.standing, next_roster, rules.genesis.trust.probation_rounds),
-        ejected=rules.standing.ejected,
+        ejected=views.ejected(state),
         admissions=admissions,
         guests=guests_after(rules.standing, next_roster, admissions),
         rules=rules.genesis.rules_id,
@@ -205,6 +243,8 @@ def make_plan(state: RoundState, ballot: int, now: float) -> Plan | None:
 
 def _end_reducing(state: RoundState, lead: Reducing, now: float) -> Step:
     """All results: propose. A lost owner: try again without it, from the contributions that are still held (L2)."""
+    if _is_spoilt(state):
+        return _take_over(state, now)
     if len(lead.results) == len(lead.plan.spans):
         if _may_propose(state, lead):
             results = tuple(lead.results[index] for index in range(len(lead.plan.spans)))
@@ -237,11 +277,12 @@ def _propose(state: RoundState, ballot: int, record: Record, now: float) -> Step
 
 def _end_proposing(state: RoundState, lead: Proposing, now: float) -> Step:
     """A quorum of votes is the certificate. Too few for too long: results may have died with their owner; try again."""
-    if views.reaches(state, lead.votes):
+    if views.reaches(state, [voter for voter in lead.votes if voter not in state.proven]):
         commit = Commit(record=lead.record, ballot=lead.ballot, votes=tuple(lead.votes.values()))
         state, actions = decide(state, commit)
         return state, (Send(views.audience(state), commit), *actions)
-    if now >= lead.started_s + state.rules.genesis.timing.attempt_timeout_s:
+    is_late = now >= lead.started_s + state.rules.genesis.timing.attempt_timeout_s
+    if is_late or _is_spoilt(state):
         return _take_over(state, now)
     return state, ()
 

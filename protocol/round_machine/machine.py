@@ -26,10 +26,12 @@ from . import leading, member, views
 from .values import (
     Acceptor,
     Contributed,
+    Distrusted,
     Event,
     ExchangeEnded,
     PeerView,
     Phase,
+    Proven,
     Received,
     ResultsHeld,
     RoundState,
@@ -55,7 +57,9 @@ def begin(rules: Rules, acceptor: Acceptor, peers: Mapping[PeerId, PeerView], no
     known = {peer: peers.get(peer, PeerView(now, is_met=peer == rules.me)) for peer in rules.roster}
     accepted_ballot = 0 if acceptor.accepted is None else acceptor.accepted.ballot
     seen = max(acceptor.promised, acceptor.led, accepted_ballot)
-    return RoundState(rules, acceptor, {**peers, **known}, seen=seen, repeated_s=now, began_s=now)
+    proven = rules.proven | frozenset(rules.standing.ejected)
+    state = RoundState(rules, acceptor, {**peers, **known}, seen=seen, proven=proven)
+    return replace(state, repeated_s=now, began_s=now)
 
 
 def advance(state: RoundState, event: Event, now: float) -> Step:
@@ -108,6 +112,10 @@ def _handle(state: RoundState, event: Event, now: float) -> Step:
             return member.on_exchange_ended(state, event)
         case ResultsHeld():
             return member.on_results_held(state, event)
+        case Distrusted():
+            return member.on_distrusted(state, event)
+        case Proven():
+            return replace(state, proven=state.proven | {event.peer}), ()
         case _:
             assert_never(event)
 
@@ -126,6 +134,8 @@ def _receive(state: RoundState, event: Received, now: float) -> Step:
         return member.on_commit(state, sender, body)
     if sender in state.rules.genesis.control.banned:
         raise RemoteProtocolError(sender, "banned", f"{body.kind} from a banned peer")
+    if sender in state.proven:
+        return state, ()  # whatever it says; its promises and votes are no part of any quorum that we count
     if sender not in state.rules.roster:
         raise RemoteProtocolError(sender, "roster", f"{body.kind} from outside this round's roster")
     _check_ballot(state, sender, body)

@@ -16,6 +16,7 @@ from .values import (
     CancelExchange,
     Contributed,
     Decide,
+    Distrusted,
     ExchangeEnded,
     GiveUp,
     IllegalTransition,
@@ -72,6 +73,8 @@ def on_plan(state: RoundState, sender: PeerId, message: PlanMessage, now: float)
     check_new_plan(state.rules, plan, sender, views.unix_s(state, now))
     check_plan(state.rules, plan, sender)
     views.check_dropped(state, plan, now)
+    if not views.is_justified(state, plan):
+        return state, ()  # as for a proposal
     if plan.ballot < state.acceptor.promised:
         return state, (nack(state, sender),) if state.rules.may_vote else ()
     if attempt is not None and attempt.plan.ballot >= plan.ballot:
@@ -115,6 +118,16 @@ def on_span_lost(state: RoundState, event: SpanLost) -> Step:
     complaint = SpanFailed(plan=event.plan_id, round=state.rules.round, span=event.span, why=event.why[:200])
     state, actions = vote_or_fetch(state)
     return state, (Send((attempt.plan.leader,), complaint), *actions)
+
+
+def on_distrusted(state: RoundState, event: Distrusted) -> Step:
+    """Tell the leader. Whether we vote for the result all the same is not decided here."""
+    attempt = state.attempt
+    if attempt is None or attempt.plan_id != event.plan_id:
+        return state, ()
+    why, number = event.why[:200], state.rules.round
+    complaint = SpanFailed(plan=event.plan_id, round=number, span=event.span, why=why, distrusted=True)
+    return state, (Send((attempt.plan.leader,), complaint),)
 
 
 def on_exchange_ended(state: RoundState, event: ExchangeEnded) -> Step:

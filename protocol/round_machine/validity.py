@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from collections import Counter
+from collections.abc import Iterable
 
 from .. import invites
 from ..identity import PeerId
-from ..messages import Commit, InvalidMessage, Plan, Record, SpanResult
+from ..messages import Accepted, Commit, InvalidMessage, Plan, Proposal, Record, SpanResult
 from ..quorum import has_witnesses
 from ..spans import cover
 from ..standing import newcomers_after
@@ -40,6 +41,31 @@ def _check_plan(rules: Rules, plan: Plan, sender: PeerId) -> None:
     _require(owners <= {member.peer for member in plan.members}, sender, "plan.owner", "an owner is not a member")
     _require(cover(plan.spans, rules.num_chunks), sender, "plan.spans", "chunks are not covered exactly once")
     _check_next_roster(rules, plan, sender)
+    _check_ejected(rules, plan, sender)
+
+
+def _check_ejected(rules: Rules, plan: Plan, sender: PeerId) -> None:
+    ejected, known = plan.ejected, rules.standing.ejected
+    _require(ejected[: len(known)] == known, sender, "plan.ejected", "forgets somebody who was ejected")
+    _require(len(set(ejected)) == len(ejected), sender, "plan.ejected", "a peer twice")
+    present = {*plan.next_roster, *(member.peer for member in plan.members)}
+    _require(not present & set(ejected), sender, "plan.ejected", "takes part all the same")
+
+
+def check_signed(rules: Rules, plan: Plan, results: Iterable[SpanResult], sender: PeerId) -> None:
+    """Well-formed results of ``plan`` that their owners have signed, where this run has signatures."""
+    verified = rules.is_signed
+    if verified is not None:
+        is_sound = all(verified(result, plan.spans[result.span].owner) for result in results)
+        _require(is_sound, sender, "result.signature", "not signed by the span's owner")
+
+
+def check_sealed(rules: Rules, said: Accepted | Proposal, sender: PeerId) -> None:
+    """What the leader of its ballot has really proposed, where this run has seals."""
+    if rules.is_sealed is not None:
+        leader, record_id = rules.leader_of(said.ballot), said.record.content_id()
+        is_sound = rules.is_sealed(said.seal, leader, said.ballot, record_id)
+        _require(is_sound, sender, "proposal.seal", "not proposed by the leader of its ballot")
 
 
 def _check_place(rules: Rules, plan: Plan, sender: PeerId) -> None:

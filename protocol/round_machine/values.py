@@ -23,6 +23,10 @@ from ..standing import Standing
 OpenVote: TypeAlias = Callable[[str], tuple[PeerId, Vote]]
 """Verify one hexadecimal vote envelope of a certificate; raises `InvalidMessage`. Simulators pass a cheaper one."""
 
+IsSigned: TypeAlias = Callable[[SpanResult, PeerId], bool]
+IsSealed: TypeAlias = Callable[[str, PeerId, int, str], bool]
+"""Of (seal, leader, ballot, content id of the record)."""
+
 
 class IllegalTransition(RuntimeError):
     """A local event that cannot happen in the present state: a bug in the driver. The state is unchanged."""
@@ -53,6 +57,12 @@ class Rules:
     """Wall clock when the round begins here. Nothing but the expiry of invites depends on it."""
     recent: tuple[Pace, ...] = ()
     """What this member has seen of the last rounds; how long stragglers are waited for follows from it."""
+    proven: frozenset[PeerId] = frozenset()
+    """Peers of whose misconduct this member holds evidence when the round begins."""
+    is_signed: IsSigned | None = None
+    """Whether an owner has signed a span result. None: results carry no signatures (simulators)."""
+    is_sealed: IsSealed | None = None
+    """Whether a leader has proposed a record at a ballot. None: proposals carry no seals (simulators)."""
 
     @cached_property
     def run_id(self) -> str:
@@ -159,6 +169,7 @@ class Proposed:
     ballot: int
     record: Record
     record_id: str
+    seal: str = ""
 
 
 @dataclass(frozen=True)
@@ -245,6 +256,10 @@ class RoundState:
     """Record whose results are being fetched."""
     lead: Lead | None = None
     complaints: Complaints = frozenset()
+    distrusted: frozenset[PeerId] = frozenset()
+    """Leader: owners in the present attempt that members distrust."""
+    proven: frozenset[PeerId] = frozenset()
+    """Peers whose misconduct is proven to this member, ejected ones included: they count as gone."""
     repeated_s: float = 0.0
     """When messages were last repeated."""
     decided: Commit | None = None
@@ -337,7 +352,25 @@ class ResultsHeld:
     digests: tuple[str, ...]
 
 
-Event: TypeAlias = Received | Tick | Woke | Contributed | SpanReduced | SpanLost | ExchangeEnded | ResultsHeld
+@dataclass(frozen=True)
+class Distrusted:
+    """The owner of a span does not show what its result is over, or has lied."""
+
+    plan_id: str
+    span: int
+    why: str
+
+
+@dataclass(frozen=True)
+class Proven:
+    """Evidence of a peer's misconduct is verified and durable here."""
+
+    peer: PeerId
+
+
+Event: TypeAlias = (
+    Received | Tick | Woke | Contributed | SpanReduced | SpanLost | ExchangeEnded | ResultsHeld | Distrusted | Proven
+)
 
 # --- actions ----------------------------------------------------------------------------------------------------------
 

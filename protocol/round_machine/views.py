@@ -25,7 +25,7 @@ def is_live(state: RoundState, peer: PeerId, now: float) -> bool:
 
 def _silent_s(state: RoundState, peer: PeerId, now: float) -> float:
     view = state.peers.get(peer)
-    if view is None or _has_left(view) or peer in state.rules.genesis.control.banned:
+    if view is None or _has_left(view) or peer in state.proven or peer in state.rules.genesis.control.banned:
         return float("inf")
     return now - view.heard_s
 
@@ -63,10 +63,13 @@ def census(state: RoundState, now: float) -> Census:
 def _take_census(state: RoundState, now: float) -> Census:
     me, peers, readies = state.rules.me, state.peers, state.readies
     timeout_s = state.rules.genesis.timing.heartbeat_timeout_s
+    roster = state.rules.roster
+    if gone := state.proven.union(state.rules.genesis.control.banned):
+        roster = tuple(peer for peer in roster if peer == me or peer not in gone)
     live: list[PeerId] = []
     ready: list[PeerId] = []
     bystanders: list[PeerId] = []
-    for peer in state.rules.roster:  # one loop without calls: of all that a member does, this takes most of the time
+    for peer in roster:  # one loop without calls: of all that a member does, this takes most of the time
         view = peers.get(peer)
         phase = None if view is None or view.heartbeat is None else view.heartbeat.phase
         if peer != me and (view is None or now - view.heard_s > timeout_s or phase == "leaving"):
@@ -211,11 +214,12 @@ def _kept(state: RoundState, now: float) -> list[PeerId]:
     """Members that stay. Silent witnesses do where most of them are silent: without them no round could be decided."""
     rules = state.rules
     drop_after_s = rules.genesis.timing.drop_after_s
-    members = [peer for peer in rules.roster if peer not in rules.genesis.control.banned]
+    gone = state.proven.union(rules.genesis.control.banned) - {rules.me}
+    members = [peer for peer in rules.roster if peer not in gone]
     kept = [peer for peer in members if peer == rules.me or _silent_s(state, peer, now) <= drop_after_s]
     witnesses = rules.genesis.membership.witnesses
     if has_witnesses(witnesses, kept):
-        return kept or list(rules.roster)
+        return kept or members or list(rules.roster)
     return [peer for peer in members if peer in kept or peer in witnesses]
 
 
@@ -246,6 +250,22 @@ def _may_join(state: RoundState, peer: PeerId, now: float) -> bool:
         and heartbeat.phase in _HOLDS_STATE
         and (heartbeat.round, heartbeat.state_hash) == (rules.round - 1, rules.parent_state)
     )
+
+
+def ejected(state: RoundState) -> tuple[PeerId, ...]:
+    """`Plan.ejected` as this member would have it: those of the parent, then whom it holds evidence against."""
+    known = state.rules.standing.ejected
+    return (*known, *sorted(state.proven - set(known) - {state.rules.me}))
+
+
+def is_justified(state: RoundState, plan: Plan) -> bool:
+    """Whether we hold evidence against everybody whom ``plan`` ejects. If not we ask for it, and wait."""
+    return set(plan.ejected) <= state.proven
+
+
+def is_tainted(state: RoundState, plan: Plan) -> bool:
+    """Whether a span of ``plan`` is in the hands of a peer whose misconduct is proven."""
+    return any(span.owner in state.proven for span in plan.spans)
 
 
 def is_as_before(before: Heartbeat, after: Heartbeat) -> bool:

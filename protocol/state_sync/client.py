@@ -167,6 +167,10 @@ class StateSync:
             await stream.close()
         return None
 
+    def has_lied(self, donor: PeerId) -> bool:
+        """Whether the donor has sent something that cannot be: it is not asked again in this download."""
+        return donor in self._liars
+
     def note(self, donor: PeerId, why: str) -> None:
         """Remember what went wrong with a donor."""
         self.causes[donor] = f"{why} (after {self.received_bytes.get(donor, 0)} bytes)"
@@ -264,7 +268,7 @@ class _LeafDownload:
 
     async def run(self, stream: ByteStream) -> None:
         """Fetch leaves from one donor until none is left, or it has moved on to another round."""
-        while not self.queue.is_empty:
+        while not self.queue.is_empty and not self.sync.has_lied(stream.remote):
             leaf = self.queue.take()
             if leaf is None:
                 # Others are fetching the rest; if one of them fails, its leaf comes back.

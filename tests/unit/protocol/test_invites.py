@@ -17,7 +17,7 @@ from atoll.protocol.standing import Standing
 from atoll.protocol.transport import RemoteProtocolError
 
 from .test_round_machine import GENESIS as LISTED
-from .test_round_machine import LEADER, plan_of, rules_of
+from .test_round_machine import plan_of, rules_of
 
 PEOPLE = [Identity.from_seed(bytes([number]) * 32) for number in range(1, 10)]
 OPERATOR, INVITER, ALICE, BOB, KEY, STRANGER = (person for person in PEOPLE[3:9])
@@ -192,14 +192,18 @@ def test_of_too_many_uses_those_that_have_run_out_are_forgotten_and_no_others():
 
 
 def state_under(genesis: Genesis, **rules: object):
-    return begin(rules_of(2, genesis=genesis, standing=Standing.of_genesis(genesis), **rules), Acceptor(), {}, 0.0)
+    found = rules_of(0, genesis=genesis, standing=Standing.of_genesis(genesis), **rules)
+    return begin(replace(found, me=found.order[2]), Acceptor(), {}, 0.0)
+
+
+LEADER = state_under(GENESIS).rules.order[0]
 
 
 def plan_with(genesis: Genesis, admissions: tuple[Admission, ...], **changes: object):
     next_roster = (*genesis.membership.roster, *(admission.peer for admission in admissions))
     guests = guests_after(Standing.of_genesis(genesis), next_roster, admissions)
     values = {"next_roster": next_roster, "admissions": admissions, "guests": guests, "rules": genesis.rules_id}
-    return plan_of(parent=genesis.run_id, **{**values, **changes})
+    return plan_of(parent=genesis.run_id, leader=LEADER, **{**values, **changes})
 
 
 def judge(plan, **rules: object):

@@ -127,6 +127,23 @@ async def test_a_donor_whose_bytes_are_wrong_loses_only_itself(join, make_histor
     assert (liar, "leaf does not match its digest") in join.misconduct
 
 
+async def test_a_donor_that_has_lied_is_not_asked_again_on_its_other_stream(
+    join, make_history, make_source, make_state
+):
+    """One stream gives a wrong leaf; the other one, which gives right ones, ends with it."""
+    commits = make_history(2)
+    source = make_source(commits)
+    liar, read_leaf = join.donor(source), source.read_leaf
+    join.donor(make_source(commits))
+    wrong = iter([bytes(LEAF)])
+    source.read_leaf = lambda digest: next(wrong, None) or read_leaf(digest)
+    assert (await join.sync.load()).path.read_bytes() == make_state(2)
+    assert join.misconduct == [(liar, "leaf does not match its digest")]
+    assert source.num_reads <= 1  # what was on its way on the other stream
+    assert await join.sync.load()
+    assert source.num_reads <= 1
+
+
 @pytest.mark.parametrize("change", ["certificate", "parent", "roster", "gap"])
 async def test_a_donor_with_a_false_chain_is_not_believed(join, make_history, make_source, make_state, change):
     commits = make_history(3)

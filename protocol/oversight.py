@@ -1,0 +1,219 @@
+"""One node's watch over owners and leaders: what they have said, whether it is true, and what follows if it is not.
+
+Brings together `audit` (recomputing), `docket` (evidence) and the comparison of signed statements, and turns proof into
+the machine's `Proven`. The round loop asks `note` about each message and `vouch` before it lets the machine vote.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Coroutine, Iterable
+from concurrent.futures import Executor
+from typing import Any, TypeVar
+
+from .audit import Auditor, Findings
+from .chunks import ChunkGrid
+from .docket import Docket
+from .evidence import Evidence, Lie, TwoProposals, TwoResults, ballot_of, contradict
+from .evidence_store import EvidenceStore
+from .exchange import Exchange
+from .gate import Gate
+from .identity import PeerId
+from .messages import Plan, PlanMessage, Proposal, Record, SpanDone, SpanResult
+from .round_machine import Distrusted, Event, Proven, Received
+from .signed_results import is_signed, says_the_same
+from .spec import Genesis
+from .standing import Standing
+from .transport import RemoteProtocolError
+
+K = TypeVar("K")
+V = TypeVar("V")
+_SHARE_OF_ATTEMPT = 0.1
+"""Of an attempt's time an audit may take."""
+_MAX_REMEMBERED = 1 << 13
+_REQUESTS_PER_CHUNK = 2
+"""Of an auditor to one peer: as owner, and as member of a span whose owner does not answer."""
+
+
+class Oversight:
+    """``feed`` takes machine events, ``observe`` journal points. `begin` before each round."""
+
+    def __init__(
+        self,
+        me: PeerId,
+        genesis: Genesis,
+        grid: ChunkGrid,
+        transport: Gate,
+        store: EvidenceStore,
+        executor: Executor,
+        feed: Callable[[Event], None],
+        observe: Callable[[str, dict[str, object]], None],
+    ) -> None:
+        self._me, self._genesis, self._gate, self._feed, self._observe = me, genesis, transport, feed, observe
+        self._auditor = Auditor(me, grid, transport, executor, self._max_requests())
+        self._docket = Docket(
+            grid, transport, store, executor, lambda: self._genesis, self._note_proven, self._note_misconduct
+        )
+        self._roster: tuple[PeerId, ...] = ()
+        self._ejected: frozenset[PeerId] = frozenset()
+        self._plans: dict[str, Plan] = {}
+        self._results: dict[tuple[str, int], SpanResult] = {}
+        """What owners have signed in this round, as heard first."""
+        self._statements: dict[tuple[PeerId, str, tuple[int, ...]], tuple[PlanMessage | Proposal, bytes]] = {}
+        """What leaders have sent at each ballot of this round, as heard first."""
+        self._tasks: set[asyncio.Task[Any]] = set()
+
+    @property
+    def proven(self) -> frozenset[PeerId]:
+        """Peers against whom this node holds evidence."""
+        return self._docket.proven
+
+    def begin(self, genesis: Genesis, standing: Standing) -> None:
+        """A round begins (again): ejected peers are refused from now on, and what is of earlier rounds is forgotten."""
+        self._genesis, self._roster, self._ejected = genesis, standing.roster, frozenset(standing.ejected)
+        self._auditor.max_chunks_served = self._max_requests()
+        self._gate.shut_out(standing.ejected)
+        self._plans.clear()
+        self._results.clear()
+        self._statements.clear()
+
+    def _max_requests(self) -> int:
+        return _REQUESTS_PER_CHUNK * self._genesis.trust.audited_chunks
+
+    def keep(self, exchange: Exchange) -> None:
+        """Show others what this exchange is about, until `forget`."""
+        self._auditor.keep(exchange)
+
+    def forget(self, plan_id: str) -> None:
+        self._auditor.forget(plan_id)
+
+    # --- statements ---------------------------------------------------------------------------------------------------
+
+    def note(self, event: Received) -> bool:
+        """Compare what a leader or an owner says with what it has said before. False: do not act on it now."""
+        body = event.body
+        if event.sender not in self._roster:
+            return True  # the machine refuses it
+        match body:
+            case PlanMessage():
+                self._compare(event, body)
+                _remember(self._plans, body.plan.content_id(), body.plan)
+                return self._is_justified(event.sender, body.plan)
+            case Proposal():
+                self._compare(event, body)
+                is_coherent = {self.hear(body.record.plan, result) for result in body.record.results} <= {True}
+                return self._is_justified(event.sender, body.record.plan) and is_coherent
+            case SpanDone():
+                plan = self._plans.get(body.result.plan)
+                return plan is None or self.hear(plan, body.result)
+            case _:
+                return True
+
+    def hear(self, plan: Plan, result: SpanResult) -> bool:
+        """An owner has signed ``result``. False if it has signed another one, which is not proven yet."""
+        if result.span >= len(plan.spans) or not is_signed(result, owner := plan.spans[result.span].owner):
+            return True  # the machine refuses it
+        known = _remember(self._results, (result.plan, result.span), result)
+        if says_the_same(known, result) or owner in self.proven:
+            return True
+        self._prosecute(TwoResults(accused=owner, first=known, second=result))
+        return False
+
+    def _compare(self, event: Received, body: PlanMessage | Proposal) -> None:
+        if not event.raw:
+            return  # from our own chain
+        key = (event.sender, body.kind, ballot_of(body))
+        _remember(self._statements, key, (body, event.raw))
+        others = [self._statements.get((event.sender, kind, ballot_of(body))) for kind in ("plan", "proposal")]
+        for earlier, raw in (other for other in others if other is not None):
+            if contradict(earlier, body) and event.sender not in self.proven:
+                evidence = TwoProposals(accused=event.sender, first=raw.hex(), second=event.raw.hex())
+                self._prosecute(evidence)
+
+    def _is_justified(self, sender: PeerId, plan: Plan) -> bool:
+        """Ask for the evidence that a plan's ejections rest on, as far as it is not here."""
+        missing = set(plan.ejected) - self._ejected - self.proven
+        if missing:
+            self._spawn(self._docket.seek(missing, (sender, *self._roster)))
+        return not missing
+
+    # --- audit --------------------------------------------------------------------------------------------------------
+
+    async def vouch(self, record: Record, mean: memoryview) -> None:
+        """Audit the means of ``record``; returns when a member may vote, or has found out why it must not."""
+        if not self._genesis.trust.audited_chunks:
+            return
+        timing = self._genesis.timing
+        limit_s = min(timing.progress_timeout_s, timing.attempt_timeout_s * _SHARE_OF_ATTEMPT)
+        findings = await self._auditor.audit(record, mean, self._genesis, limit_s)
+        self._journal(record, findings)
+        for lie in findings.lies:
+            await self._prosecute(lie)
+        refused = {span: why for span, why in findings.refused.items() if not _is_convicted(findings, span)}
+        for span, why in refused.items():
+            self._feed(Distrusted(record.plan.content_id(), span, why))
+        if refused:  # others may settle it without us; until the next attempt this record gets no vote from here
+            await asyncio.sleep(record.plan.attempt_timeout_s)
+
+    def _journal(self, record: Record, findings: Findings) -> None:
+        counts = {"num_chunks": findings.num_checked, "num_drawn": findings.num_drawn}
+        spent = {"received_bytes": findings.received_bytes, "lasted_s": findings.lasted_s}
+        self._observe("audit.done", {**counts, **spent})
+        for lie in findings.lies:
+            self._observe("audit.lie", {"peer": lie.accused, "chunk": lie.header.chunk})
+        for span, why in findings.refused.items():
+            self._observe("audit.refused", {"peer": record.plan.spans[span].owner, "why": why})
+        for peer, why in findings.unobtained.items():
+            self._observe("audit.incomplete", {"peer": peer, "why": why})
+
+    # --- evidence -----------------------------------------------------------------------------------------------------
+
+    def _prosecute(self, evidence: Evidence) -> asyncio.Future[None]:
+        """Keep and spread evidence in the background. The result is there as soon as the machine knows of it."""
+        known: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        self._spawn(self._spread(evidence, known))
+        return known
+
+    async def _spread(self, evidence: Evidence, known: asyncio.Future[None]) -> None:
+        try:
+            is_sound = await self._docket.keep(evidence)
+        except OSError as error:
+            is_sound = False
+            self._observe("evidence.unwritable", {"why": error.strerror or str(error)})
+        finally:
+            if not known.done():
+                known.set_result(None)
+        if is_sound:
+            await self._docket.spread(evidence, self._roster)
+            if isinstance(evidence, Lie):  # for a leader that does not take evidence
+                result = evidence.header.result
+                self._feed(Distrusted(result.plan, result.span, "its mean is not the mean of what it was sent"))
+
+    def _note_proven(self, peer: PeerId, kind: str) -> None:
+        self._observe("peer.proven", {"peer": peer, "kind": kind})
+        self._feed(Proven(peer))
+
+    def _note_misconduct(self, error: RemoteProtocolError) -> None:
+        self._observe("peer.rejected", {"peer": error.peer, "rule": error.rule, "detail": error.detail})
+
+    def _spawn(self, work: Coroutine[Any, Any, Any]) -> None:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+
+    async def close(self) -> None:
+        tasks: Iterable[asyncio.Task[Any]] = tuple(self._tasks)
+        for task in tasks:
+            task.cancel()
+        await asyncio.gather(*tasks, return_exceptions=True)
+
+
+def _remember(known: dict[K, V], key: K, value: V) -> V:
+    """What was first heard under ``key``. Whoever sends more than honest peers ever do is not remembered."""
+    if key not in known and len(known) < _MAX_REMEMBERED:
+        known[key] = value
+    return known.get(key, value)
+
+
+def _is_convicted(findings: Findings, span: int) -> bool:
+    return any(lie.header.result.span == span for lie in findings.lies)
