@@ -34,7 +34,7 @@ def _vector() -> bytes:
 
 VECTOR = _vector()
 CONTRIBUTION = Contribution.of(GRID, VECTOR, round_number=1, tokens=7)
-MEMBER = m.Member(peer=ME.peer_id, tokens=7, commitment=CONTRIBUTION.commitment)
+MEMBER = m.Member(peer=ME.peer_id, tokens=7, squared_norm=CONTRIBUTION.squared_norm, commitment=CONTRIBUTION.commitment)
 PLAN = m.Plan(
     lineage=0,
     fragment=0,

@@ -20,6 +20,7 @@ from atoll.protocol.messages import Envelope, InvalidMessage, seal
 from atoll.protocol.result_transfer import ResultFetcher, ResultServer
 from atoll.protocol.results import ResultStore
 from atoll.protocol.round_machine import Rules
+from atoll.protocol.spec import LimitsConfig, TrustConfig
 from atoll.protocol.swarm.streams import (
     SwarmStream,
 )
@@ -113,6 +114,9 @@ def _context() -> ExchangeContext:
         on_event=lambda _: None,
         settings=SETTINGS,
         executor=executor(),
+        trust=TrustConfig(),
+        limits=LimitsConfig(),
+        is_alive=lambda _: True,
     )
 
 
