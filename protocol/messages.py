@@ -176,8 +176,8 @@ class Plan(Frozen):
     """Who votes on, and leases data for, the next round."""
     data_cursor: Count
     """First global sample index that the next round's leases start from."""
-    newcomers: Annotated[tuple[Newcomer, ...], Field(max_length=1024)] = ()
-    """Those of ``next_roster`` whose contributions weigh nothing yet."""
+    newcomers: Annotated[tuple[Newcomer, ...], Field(max_length=2048)] = ()
+    """Members of ``roster`` or ``next_roster`` whose contributions weigh nothing in this round or a later one."""
     ejected: Annotated[tuple[Peer, ...], Field(max_length=4096)] = ()
     """Peers whose misconduct has been proven in this run so far: never in a roster again."""
     admissions: Annotated[tuple[Admission, ...], Field(max_length=MAX_ADMISSIONS)] = ()

@@ -67,13 +67,17 @@ class Standing:
 
 
 def newcomers_after(standing: Standing, next_roster: tuple[PeerId, ...], num_rounds: int) -> tuple[Newcomer, ...]:
-    """Who of ``next_roster`` weighs nothing yet in the round after next: new members, for ``num_rounds`` rounds each.
+    """Who weighs nothing in the round after ``standing``, whose plan says so, or in a later one.
 
-    A peer that comes back is new again. Where nobody would count, everybody does, or no round could be held.
+    New members of ``next_roster`` for ``num_rounds`` rounds each, and members that are still on probation: those that
+    leave with this round, too, or leaving would end it. A peer that comes back is new again. Where nobody would count,
+    everybody does from the next round on, or none could be held.
     """
-    following = standing.round + 2
-    added = {peer: following + num_rounds for peer in next_roster if peer not in standing.roster}
-    counts_from = {peer: added.get(peer, standing.counts_from.get(peer, 0)) for peer in next_roster}
-    if all(number > following for number in counts_from.values()):
-        return ()
-    return tuple(Newcomer(peer=peer, counts_from=n) for peer, n in counts_from.items() if n > following)
+    number = standing.round + 1
+    counts_from = {peer: standing.counts_from.get(peer, 0) for peer in (*next_roster, *standing.roster)}
+    counts_from |= {peer: number + 1 + num_rounds for peer in next_roster if peer not in standing.roster}
+    if all(counts_from[peer] > number + 1 for peer in next_roster):
+        counts_from = {peer: min(first, number + 1) for peer, first in counts_from.items()}
+    members = set(standing.roster)
+    barred = ((peer, n) for peer, n in counts_from.items() if n > (number if peer in members else number + 1))
+    return tuple(Newcomer(peer=peer, counts_from=n) for peer, n in barred)
