@@ -6,11 +6,11 @@ import os
 from pathlib import Path
 
 from ..protocol.amendments import RunRules
+from ..protocol.doorkeeper import refusal
 from ..protocol.durable import sync_folder
 from ..protocol.identity import PeerId
 from ..protocol.invites import MAX_FILE_BYTES, InviteFile, InviteRefused
 from ..protocol.messages import Ticket
-from ..protocol.reception import refusal
 from ..protocol.standing import Standing
 from .chain import Chain
 from .errors import UserError

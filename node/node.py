@@ -15,11 +15,11 @@ from collections.abc import Coroutine, Mapping
 from ..kernels.chunk_grid import ChunkGrid
 from ..kernels.codec import codec
 from ..protocol.amendments import InvalidAmendment, RunRules
+from ..protocol.doorkeeper import refusal
 from ..protocol.identity import Identity, PeerId
 from ..protocol.messages import Commit
 from ..protocol.outcomes import Committed, RoundEvent
 from ..protocol.peers import PeerInfo
-from ..protocol.reception import refusal
 from ..protocol.round_driver import NodeFacts, RoundDriver
 from ..protocol.rule_book import RuleBook
 from ..protocol.spec import PROTOCOL_VERSION, Genesis

@@ -1,7 +1,7 @@
 """What is let in: peers that the run admits, and of each no more than a member that keeps the protocol ever sends.
 
 A transport authenticates peers but serves them all. Behind this gate, a stranger to a listed run is refused before
-anything of it is parsed, and a stranger to a run by invites after a look at a few short messages (`reception`). A flood
+anything of it is parsed, and a stranger to a run by invites after a look at a few short messages (`doorkeeper`). A flood
 costs its receivers a look at the length of each message. What peers ask for on streams is given at
 `LimitsConfig.served_bytes_per_s` each; a span's streams carry no more than their plan says.
 """
@@ -12,6 +12,7 @@ from collections.abc import Callable, Iterable
 
 from . import audit
 from .allowance import Allowances
+from .doorkeeper import Doorkeeper
 from .exchange import wire
 from .identity import PeerId
 from .quotas import (
@@ -27,7 +28,6 @@ from .quotas import (
     Meter,
     MeteredStream,
 )
-from .reception import Reception
 from .spec import Genesis
 from .transport import ByteStream, MessageHandler, RemoteProtocolError, StreamHandler, Traffic, Transport
 
@@ -45,10 +45,10 @@ class Gate:
         genesis: Genesis,
         clock: Callable[[], float],
         on_refused: Callable[[RemoteProtocolError], None],
-        reception: Reception,
+        doorkeeper: Doorkeeper,
     ) -> None:
         self._shut_out: frozenset[PeerId] = frozenset()
-        self._transport, self._on_refused, self._reception = transport, on_refused, reception
+        self._transport, self._on_refused, self._doorkeeper = transport, on_refused, doorkeeper
         self._all_strangers = Allowances(STRANGERS_PER_S, STRANGERS_AT_ONCE, clock)
         self._clock = clock
         self.obey(genesis)
@@ -56,7 +56,7 @@ class Gate:
     def obey(self, genesis: Genesis) -> None:
         """From now on these rules say who is let in, and how often."""
         interval_s, clock = genesis.timing.heartbeat_interval_s, self._clock
-        self._reception.obey(genesis)
+        self._doorkeeper.obey(genesis)
         self._strangers = Allowances(STRANGER_MESSAGES_PER_HEARTBEAT / interval_s, STRANGER_MESSAGES_AT_ONCE, clock)
         self._messages = Allowances(MESSAGES_PER_HEARTBEAT / interval_s, MESSAGES_AT_ONCE, clock)
         self._bytes = Allowances(BYTES_PER_HEARTBEAT / interval_s, BYTES_AT_ONCE, clock)
@@ -64,7 +64,7 @@ class Gate:
 
     def admits(self, peer: PeerId) -> bool:
         """Whether the rules let the peer in, and it has not been ejected."""
-        return peer not in self._shut_out and self._reception.admits(peer)
+        return peer not in self._shut_out and self._doorkeeper.admits(peer)
 
     def shut_out(self, peers: Iterable[PeerId]) -> None:
         """From now on, refuse these as well: the run has ejected them."""
@@ -113,20 +113,20 @@ class Gate:
     def _exclusion(self, peer: PeerId) -> RemoteProtocolError | None:
         if peer in self._shut_out:
             return RemoteProtocolError(peer, "ejected", "its misconduct was proven")
-        if self._reception.admits(peer):
+        if self._doorkeeper.admits(peer):
             return None
         return RemoteProtocolError(peer, "membership", "this run does not list it")
 
     def _refusal_of_stranger(self, exclusion: RemoteProtocolError, message: bytes) -> RemoteProtocolError | None:
         """None if it shows an invite. Looking for one costs a signature or two, so all strangers share an allowance."""
         peer = exclusion.peer
-        if peer in self._shut_out or not self._reception.takes_invites:
+        if peer in self._shut_out or not self._doorkeeper.takes_invites:
             return exclusion
         is_short = len(message) <= STRANGER_MESSAGE_BYTES
         if not is_short or not self._strangers.take(peer) or not self._all_strangers.take(_ANY_STRANGER):
             return RemoteProtocolError(peer, "membership", "a stranger's messages are looked at only now and then")
         try:
-            self._reception.receive(peer, message)
+            self._doorkeeper.receive(peer, message)
         except RemoteProtocolError as error:
             return error
         return None

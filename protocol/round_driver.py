@@ -20,6 +20,7 @@ from typing import Any
 from .amending import Learned, parsed
 from .amendments import Amendment, RunRules
 from .chunks import ChunkGrid, Contribution
+from .doorkeeper import Doorkeeper
 from .envelopes import OtherLineage
 from .evidence_store import EvidenceStore
 from .exchange import ExchangeCounters, ExchangeSettings
@@ -43,7 +44,6 @@ from .outcomes import Aborted, Committed, Outcome, RoundEvent
 from .oversight import Oversight
 from .peers import PeerInfo, PeerTable
 from .quorum import quorum_of
-from .reception import Reception
 from .recollection import Recollected, Recollection, Verdict
 from .recovery import Recovery
 from .reduction import Reduction
@@ -104,8 +104,8 @@ class RoundDriver:
         book = self._book = book or RuleBook(RunRules(genesis))
         genesis = book.rules.at(replica.head_round + 1)
         timing = genesis.timing
-        reception = Reception(genesis, lambda: replica.standing, wall_clock)
-        transport = gate = Gate(transport, genesis, clock, lambda error: self._loop.reject(error), reception)
+        doorkeeper = Doorkeeper(genesis, lambda: replica.standing, wall_clock)
+        transport = gate = Gate(transport, genesis, clock, lambda error: self._loop.reject(error), doorkeeper)
         directory.admit(gate.admits)
         self._replica, self._transport, self._facts = replica, transport, facts
         self._clock, self._wall_clock = clock, wall_clock

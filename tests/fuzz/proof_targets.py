@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from atoll.protocol import commitments, invites, receipts
+from atoll.protocol.doorkeeper import Doorkeeper
 from atoll.protocol.messages import DOMAIN as ENVELOPE_DOMAIN
 from atoll.protocol.messages import SIGNATURE_BYTES, Attest, Heartbeat, seal
 from atoll.protocol.quotas import STRANGER_MESSAGE_BYTES
-from atoll.protocol.reception import Reception
 from atoll.protocol.spec import Genesis, MembershipConfig
 from atoll.protocol.standing import Standing
 from atoll.protocol.transport import RemoteProtocolError
@@ -44,8 +44,8 @@ _GUEST = invites.Identity.from_seed(bytes([8]) * 32)
 
 def _stranger_says(signed: bytes) -> None:
     """A stranger signs whatever it likes and shows it at the gate."""
-    reception = Reception(_GENESIS, lambda: Standing.of_genesis(_GENESIS), lambda: 1e9)
-    reception.receive(_GUEST.peer_id, _GUEST.sign(ENVELOPE_DOMAIN + signed) + signed)
+    doorkeeper = Doorkeeper(_GENESIS, lambda: Standing.of_genesis(_GENESIS), lambda: 1e9)
+    doorkeeper.receive(_GUEST.peer_id, _GUEST.sign(ENVELOPE_DOMAIN + signed) + signed)
 
 
 def _shown() -> bytes:
@@ -81,7 +81,7 @@ PROOF_TARGETS = (
         "an invite shown by a stranger",
         _stranger_says,
         [_shown()],
-        ("protocol/reception.py:Reception.receive", "protocol/invites.py:_holds"),
+        ("protocol/doorkeeper.py:Doorkeeper.receive", "protocol/invites.py:_holds"),
         refusals=(RemoteProtocolError,),
         max_bytes=STRANGER_MESSAGE_BYTES,
     ),

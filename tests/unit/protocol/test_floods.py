@@ -14,11 +14,11 @@ from types import SimpleNamespace
 import pytest
 
 from atoll.protocol import quotas
+from atoll.protocol.doorkeeper import Doorkeeper
 from atoll.protocol.gate import Gate
 from atoll.protocol.memory import MemoryNetwork
 from atoll.protocol.messages import DOMAIN, Heartbeat, InvalidMessage
 from atoll.protocol.outcomes import Committed
-from atoll.protocol.reception import Reception
 from atoll.protocol.standing import Standing
 from atoll.protocol.state_sync import StateServer
 from atoll.protocol.state_sync.wire import LeafRequest, ManifestRequest
@@ -111,8 +111,8 @@ class Donor:
             head_round=0, manifest=lambda: None, archived=lambda _: None, read_leaf=lambda _: bytes(MIB)
         )
         self.transports = [self.network.transport(person) for person in PEOPLE]
-        reception = Reception(genesis, lambda: Standing.of_genesis(genesis), time.time)
-        gate = Gate(self.transports[0], genesis, time.monotonic, self.refused.append, reception)
+        doorkeeper = Doorkeeper(genesis, lambda: Standing.of_genesis(genesis), time.time)
+        gate = Gate(self.transports[0], genesis, time.monotonic, self.refused.append, doorkeeper)
         StateServer(gate, source, executor)  # type: ignore[arg-type]
 
     async def ask(self, who: int, question: bytes, num_times: int, answer_bytes: int) -> int:

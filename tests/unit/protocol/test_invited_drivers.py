@@ -7,15 +7,15 @@ from pathlib import Path
 
 import pytest
 
+from atoll.protocol import doorkeeper
 from atoll.protocol import gate as gates
-from atoll.protocol import reception
 from atoll.protocol.amendments import RunRules
 from atoll.protocol.changes import Ban
+from atoll.protocol.doorkeeper import Doorkeeper
 from atoll.protocol.identity import Identity
 from atoll.protocol.invites import claim, make
 from atoll.protocol.messages import Envelope, Heartbeat, Ticket
 from atoll.protocol.outcomes import Committed
-from atoll.protocol.reception import Reception
 from atoll.protocol.rule_book import RuleBook
 from atoll.protocol.spec import Genesis, TrustConfig
 from atoll.protocol.standing import Standing
@@ -160,7 +160,7 @@ async def test_a_strangers_long_or_frequent_messages_are_not_even_opened(swarm: 
             opened.append(len(raw))
             return Envelope.open(raw, **options)
 
-    monkeypatch.setattr(reception, "Envelope", Counting)
+    monkeypatch.setattr(doorkeeper, "Envelope", Counting)
     stranger, target = Attacker(swarm, OTHER), FOUNDERS[0].peer_id
     long = far_ahead().model_copy(update={"addresses": ("x" * 256,) * 16, "name": "y" * 64})
     for _ in range(40):
@@ -187,7 +187,7 @@ async def test_strangers_are_served_no_stream_before_they_show_an_invite(swarm: 
 
 def test_one_peer_at_a_time_stands_for_an_invite():
     genesis = invite_genesis()
-    desk = Reception(genesis, lambda: Standing.of_genesis(genesis), time.time)
+    desk = Doorkeeper(genesis, lambda: Standing.of_genesis(genesis), time.time)
     for peer in (GUEST, OTHER):
         desk.present(peer.peer_id, ticket_for(genesis, peer))
     assert [desk.admits(peer.peer_id) for peer in (GUEST, OTHER)] == [False, True]
@@ -196,7 +196,7 @@ def test_one_peer_at_a_time_stands_for_an_invite():
 def test_what_a_commit_makes_void_lets_nobody_in_any_more():
     genesis = invite_genesis()
     now = [Standing.of_genesis(genesis)]
-    desk = Reception(genesis, lambda: now[0], time.time)
+    desk = Doorkeeper(genesis, lambda: now[0], time.time)
     desk.present(GUEST.peer_id, ticket_for(genesis, GUEST, until_round=3))
     now[0] = Standing(7, "", genesis.membership.roster)
     desk.obey(genesis)

@@ -18,7 +18,7 @@ from .standing import Standing
 from .transport import RemoteProtocolError
 
 
-class Reception:
+class Doorkeeper:
     """Decides for the gate. ``standing`` is what the last commit applied here leaves in force."""
 
     def __init__(self, genesis: Genesis, standing: Callable[[], Standing], wall_clock: Callable[[], float]) -> None:
