@@ -10,8 +10,8 @@ from ..protocol.doorkeeper import refusal
 from ..protocol.durable import sync_folder
 from ..protocol.identity import PeerId
 from ..protocol.invites import MAX_FILE_BYTES, InviteFile, InviteRefused
-from ..protocol.messages import Ticket
 from ..protocol.standing import Standing
+from ..protocol.tickets import Ticket
 from .chain import Chain
 from .errors import UserError
 

@@ -10,11 +10,13 @@ from collections import OrderedDict
 from collections.abc import Callable
 
 from . import invites
+from .envelope import Envelope, InvalidMessage
 from .identity import PeerId
-from .messages import Envelope, Heartbeat, InvalidMessage, Ticket
+from .messages import Heartbeat
 from .quotas import MAX_PRESENTED
 from .spec import Genesis
 from .standing import Standing
+from .tickets import Ticket
 from .transport import RemoteProtocolError
 
 

@@ -1,8 +1,8 @@
 """What is let in: peers that the run admits, and of each no more than a member that keeps the protocol ever sends.
 
 A transport authenticates peers but serves them all. Behind this gate, a stranger to a listed run is refused before
-anything of it is parsed, and a stranger to a run by invites after a look at a few short messages (`doorkeeper`). A flood
-costs its receivers a look at the length of each message. What peers ask for on streams is given at
+anything of it is parsed, and a stranger to a run by invites after a look at a few short messages (`doorkeeper`). A
+flood costs its receivers a look at the length of each message. What peers ask for on streams is given at
 `LimitsConfig.served_bytes_per_s` each; a span's streams carry no more than their plan says.
 """
 

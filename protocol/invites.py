@@ -16,10 +16,11 @@ from functools import lru_cache
 from typing import Self
 
 from .identity import Identity, PeerId, public_key_of, verify
-from .messages import MAX_ADMISSIONS, MAX_GUESTS, Admission, Digest, Frozen, Guest, Invite, Ticket, canonical_json
 from .parsing import Unreadable, parse
 from .spec import Genesis
 from .standing import Standing
+from .tickets import MAX_ADMISSIONS, MAX_GUESTS, Admission, Guest, Invite, Ticket
+from .values import Digest, Frozen, canonical_json
 
 DOMAIN = b"atoll/invite/1\0"
 CLAIM_DOMAIN = b"atoll/invite-claim/1\0"

@@ -8,8 +8,9 @@ from functools import cached_property
 from typing import Self
 
 from .identity import PeerId
-from .messages import Commit, Guest, Newcomer
+from .messages import Commit, Newcomer
 from .spec import Genesis
+from .tickets import Guest
 
 
 @dataclass(frozen=True)

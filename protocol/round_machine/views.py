@@ -9,8 +9,9 @@ from .. import grace, invites
 from ..grace import Pace
 from ..identity import PeerId
 from ..leader import successor
-from ..messages import Admission, Heartbeat, Plan, Provisional, Ticket
+from ..messages import Heartbeat, Plan, Provisional
 from ..quorum import has_witnesses
+from ..tickets import Admission, Ticket
 from ..transport import RemoteProtocolError
 from .values import Gathering, PeerView, RoundState
 

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from atoll.protocol import commitments, invites, receipts
 from atoll.protocol.doorkeeper import Doorkeeper
-from atoll.protocol.messages import DOMAIN as ENVELOPE_DOMAIN
-from atoll.protocol.messages import SIGNATURE_BYTES, Attest, Heartbeat, seal
+from atoll.protocol.envelope import DOMAIN, SIGNATURE_BYTES, seal
+from atoll.protocol.messages import Attest, Heartbeat
 from atoll.protocol.quotas import STRANGER_MESSAGE_BYTES
 from atoll.protocol.spec import Genesis, MembershipConfig
 from atoll.protocol.standing import Standing
@@ -45,7 +45,7 @@ _GUEST = invites.Identity.from_seed(bytes([8]) * 32)
 def _stranger_says(signed: bytes) -> None:
     """A stranger signs whatever it likes and shows it at the gate."""
     doorkeeper = Doorkeeper(_GENESIS, lambda: Standing.of_genesis(_GENESIS), lambda: 1e9)
-    doorkeeper.receive(_GUEST.peer_id, _GUEST.sign(ENVELOPE_DOMAIN + signed) + signed)
+    doorkeeper.receive(_GUEST.peer_id, _GUEST.sign(DOMAIN + signed) + signed)
 
 
 def _shown() -> bytes:

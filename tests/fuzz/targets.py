@@ -6,6 +6,7 @@ here, or by `exempt.EXEMPT` with the reason why nobody else's bytes reach it.
 
 from __future__ import annotations
 
+from .evidence_targets import EVIDENCE_TARGETS
 from .file_targets import DASHBOARD_TARGETS, FILE_TARGETS
 from .harness import Target
 from .network_targets import MESSAGE_TARGETS, STREAM_TARGETS
@@ -21,4 +22,5 @@ TARGETS: tuple[Target, ...] = (
     *FILE_TARGETS,
     *DASHBOARD_TARGETS,
     *PROOF_TARGETS,
+    *EVIDENCE_TARGETS,
 )

@@ -11,9 +11,9 @@ from hypothesis import strategies as st
 
 from atoll.protocol.identity import Identity, PeerId
 from atoll.protocol.invites import InviteFile, InviteRefused, check, claim, guests_after, let_in, make
-from atoll.protocol.messages import Admission, Ticket
 from atoll.protocol.spec import Genesis, MembershipConfig
 from atoll.protocol.standing import Standing
+from atoll.protocol.tickets import Admission, Ticket
 
 OPERATOR = Identity.from_seed(bytes(32))
 KEYS = [Identity.from_seed(bytes([100 + number]) * 32) for number in range(4)]

@@ -15,9 +15,10 @@ import pytest
 
 from atoll.protocol import quotas
 from atoll.protocol.doorkeeper import Doorkeeper
+from atoll.protocol.envelope import DOMAIN, InvalidMessage
 from atoll.protocol.gate import Gate
 from atoll.protocol.memory import MemoryNetwork
-from atoll.protocol.messages import DOMAIN, Heartbeat, InvalidMessage
+from atoll.protocol.messages import Heartbeat
 from atoll.protocol.outcomes import Committed
 from atoll.protocol.standing import Standing
 from atoll.protocol.state_sync import StateServer

@@ -12,13 +12,15 @@ from atoll.protocol import gate as gates
 from atoll.protocol.amendments import RunRules
 from atoll.protocol.changes import Ban
 from atoll.protocol.doorkeeper import Doorkeeper
+from atoll.protocol.envelope import Envelope
 from atoll.protocol.identity import Identity
 from atoll.protocol.invites import claim, make
-from atoll.protocol.messages import Envelope, Heartbeat, Ticket
+from atoll.protocol.messages import Heartbeat
 from atoll.protocol.outcomes import Committed
 from atoll.protocol.rule_book import RuleBook
 from atoll.protocol.spec import Genesis, TrustConfig
 from atoll.protocol.standing import Standing
+from atoll.protocol.tickets import Ticket
 from atoll.protocol.transport import RemoteProtocolError
 
 from .test_attacks_on_drivers import Attacker, far_ahead, rejections

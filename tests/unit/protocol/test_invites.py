@@ -9,11 +9,12 @@ import pytest
 from atoll.protocol import invites
 from atoll.protocol.identity import Identity
 from atoll.protocol.invites import InviteFile, InviteRefused, check, check_seat, claim, guests_after, let_in, make
-from atoll.protocol.messages import MAX_ADMISSIONS, MAX_GUESTS, Admission, Guest, PlanMessage, Ticket
+from atoll.protocol.messages import PlanMessage
 from atoll.protocol.round_machine import Received, advance, begin
 from atoll.protocol.round_machine.values import Acceptor
 from atoll.protocol.spec import Genesis, MembershipConfig
 from atoll.protocol.standing import Standing
+from atoll.protocol.tickets import MAX_ADMISSIONS, MAX_GUESTS, Admission, Guest, Ticket
 from atoll.protocol.transport import RemoteProtocolError
 
 from .test_round_machine import GENESIS as LISTED

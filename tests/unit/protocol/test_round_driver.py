@@ -17,11 +17,12 @@ from atoll.protocol.chunks import ChunkGrid, Contribution
 from atoll.protocol.identity import Identity, PeerId
 from atoll.protocol.leader import permutation
 from atoll.protocol.memory import MemoryNetwork, StallStream, Unreachable
-from atoll.protocol.messages import Commit, Ticket
+from atoll.protocol.messages import Commit
 from atoll.protocol.outcomes import Aborted, Committed, RoundEvent
 from atoll.protocol.round_driver import NodeFacts, RoundDriver
 from atoll.protocol.spec import Genesis, MembershipConfig, TimingConfig
 from atoll.protocol.standing import Standing
+from atoll.protocol.tickets import Ticket
 from atoll.protocol.transport import Buffer
 from atoll.protocol.wakeup import Signal
 
@@ -271,8 +272,8 @@ async def test_messages_in_anothers_name_and_replays_are_rejected_and_said(swarm
     first, second, third = (person.peer_id for person in PEOPLE[:3])
     heartbeat = next(raw for sender, receiver, raw in swarm.network.messages if (sender, receiver) == (second, first))
     node = swarm.nodes[first]
-    await node.driver._on_message(second, heartbeat)
-    await node.driver._on_message(third, heartbeat)
+    await node.driver._reception.take(second, heartbeat)
+    await node.driver._reception.take(third, heartbeat)
     rejected = [event.fields for event in node.events if event.point == "peer.rejected"]
     assert [(fields["peer"], fields["rule"]) for fields in rejected] == [(second, "message"), (third, "sender")]
 
