@@ -3,17 +3,23 @@
 from __future__ import annotations
 
 import os
+from dataclasses import dataclass
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from ..protocol.amendments import RunRules
 from ..protocol.doorkeeper import refusal
 from ..protocol.durable import sync_folder
 from ..protocol.identity import PeerId
 from ..protocol.invites import MAX_FILE_BYTES, InviteFile, InviteRefused
+from ..protocol.spec import Genesis
 from ..protocol.standing import Standing
 from ..protocol.tickets import Ticket
 from .chain import Chain
 from .errors import UserError
+
+if TYPE_CHECKING:
+    from .telemetry import Telemetry
 
 
 def kept_in(folder: Path) -> Path:
@@ -77,3 +83,29 @@ def own_ticket(folder: Path, me: PeerId) -> Ticket | None:
     """What the node of this folder presents; None if it has no invite. Raises `UserError` for one that is damaged."""
     path = kept_in(folder)
     return ticket_of(read_invite(path), me) if path.exists() else None
+
+
+@dataclass
+class Invitation:
+    """A running node's invite, if it has one."""
+
+    me: PeerId
+    ticket: Ticket | None
+    _why: str | None = None
+    """Said last: why it does not let us in."""
+
+    @classmethod
+    def of(cls, folder: Path, me: PeerId) -> Invitation:
+        """Raises `UserError` for one that is damaged, or for another peer."""
+        return cls(me, own_ticket(folder, me))
+
+    def look(self, telemetry: Telemetry, rules: Genesis, standing: Standing, now_unix_s: float) -> None:
+        """Say why the invite does not let us in, as soon as the run has told us so much; once per reason."""
+        why = None if self.ticket is None else refusal(rules, standing, self.me, self.ticket, now_unix_s)
+        if why == self._why:
+            return
+        self._why = why
+        if why is None:
+            telemetry.clear_alert("invite")
+        else:
+            telemetry.alert("invite", why, fix="Ask the operator for another invite.", is_error=True)
