@@ -178,6 +178,8 @@ class Node:
         donor = Donor(self._replica, lambda number: [raw.hex() for raw in driver.attestations(number).values()])
         StateServer(driver.transport, donor, driver.executor)
         self._reporter.attach(Parts(driver, swarm, self._rounds))
+        if self._identity.peer_id not in driver.roster:
+            driver.set_progress(phase="starting")  # until there is a trainer: who is admitted is waited for
         await driver.start()
         self._spawn(self._rounds.run())
         self._spawn(self._look())
@@ -311,6 +313,7 @@ class Node:
         match report:
             case Hello():
                 self._reporter.trainer(report)
+                self._driver.set_progress(phase="training")
             case Progress():
                 self._reporter.progress(report)
                 self._driver.set_progress(

@@ -13,6 +13,7 @@ from ..protocol.identity import PeerId
 from ..protocol.messages import Commit
 from ..protocol.quorum import quorum_of
 from ..protocol.round_machine import Phase
+from .clock_watch import ClockWatch, tell
 from .figures import short_id
 from .replica import Replica
 from .round_clock import RoundClock
@@ -22,7 +23,7 @@ from .snapshot import NetworkInfo, NodeInfo, PhaseName, RoundInfo
 from .status import utc
 from .tally import Tally
 from .telemetry import Telemetry
-from .view import Clocks, OwnPeer, agreement, clock_offset_ms, names_of, peer_infos, shares
+from .view import Clocks, OwnPeer, agreement, clock_offset_s, names_of, peer_infos, shares
 
 if TYPE_CHECKING:
     from ..protocol.round_driver import RoundDriver
@@ -66,6 +67,7 @@ class Overview:
         self._replica, self._own = replica, own
         self._driver, self._swarm, self._rounds = parts.driver, parts.swarm, parts.rounds
         self._attached_s = time.monotonic()
+        self._clock_watch = ClockWatch(self._driver.genesis.timing.heartbeat_timeout_s)
 
     def look(self) -> None:
         """Say what is going on now, and show who is there."""
@@ -75,12 +77,14 @@ class Overview:
         commit, me, peers = self._replica.head, self._self(), self._driver.peers
         timeout_s = self._driver.genesis.timing.heartbeat_timeout_s
         num_rounds, health = self._own.tally.num_rounds, self._swarm.health()
+        offset_s = clock_offset_s(peers.values(), clocks.monotonic_s, timeout_s)
         self._board.update(
             peers=peer_infos(me, peers, self._replica.standing, commit, num_rounds, clocks, timeout_s, health.path),
             agreement=agreement(self._replica.head_round, self._replica.state_hash, peers),
             round=self._round_info(commit, clocks),
-            network=self._network_info(),
+            network=self._network_info(offset_s),
         )
+        tell(self._telemetry, self._clock_watch.note(offset_s, clocks.monotonic_s))
         self._show_contribution(me, commit)
 
     def names(self) -> dict[PeerId, str]:
@@ -120,6 +124,7 @@ class Overview:
             counts_from=self._counts_from(),
             has_trainer=self._rounds.has_trainer,
             has_started=self._rounds.has_started,
+            has_met=any(info.heard_s is not None for info in driver.peers.values()),
             is_young=now_s - self._attached_s < timeout_s,
             is_finishing=0 < genesis.stop.num_rounds <= self._replica.head_round,
             is_paused=genesis.control.paused,
@@ -180,7 +185,7 @@ class Overview:
             leader=commit.record.plan.leader if commit else None,
         )
 
-    def _network_info(self) -> NetworkInfo:
+    def _network_info(self, clock_offset_s: float | None) -> NetworkInfo:
         traffic, health, seeds = self._swarm.transport.traffic, self._swarm.health(), self._swarm.seed_results
         return NetworkInfo(
             sent_bytes=traffic.sent_bytes,
@@ -195,7 +200,7 @@ class Overview:
             is_relayed=health.is_relayed,
             num_seeds=len(seeds),
             num_seeds_answering=sum(result.answered for result in seeds),
-            clock_offset_ms=clock_offset_ms(self._driver.peers.values()),
+            clock_offset_ms=None if clock_offset_s is None else 1e3 * clock_offset_s,
         )
 
     def _self(self) -> OwnPeer:

@@ -181,8 +181,8 @@ REASONS: Mapping[Reason, ReasonText] = {
         is_normal=False,
     ),
     Reason.CLOCK_SKEW: ReasonText(
-        "This machine’s clock is {skew_s} s away from the other peers’; records expire at the wrong time.",
-        fix="To fix: timedatectl set-ntp true.",
+        "This machine’s clock is {skew} the other peers’; training goes on, times are shown wrongly.",
+        fix="To fix: set the clock, for example with timedatectl set-ntp true.",
         severity="warning",
         is_normal=False,
     ),

@@ -31,6 +31,8 @@ class Facts:
     """Whether the trainer process is up."""
     has_started: bool = False
     """Whether the trainer works on this round."""
+    has_met: bool = False
+    """Whether any peer has spoken to us since the start."""
     is_syncing: bool = False
     is_paused: bool = False
     """By the run's operator."""
@@ -95,9 +97,9 @@ def _syncing(facts: Facts) -> Situation | None:
 
 
 def _connecting(facts: Facts) -> Situation | None:
-    """Nobody answers, and we are not a quorum of our own."""
+    """Nobody answers or ever has, and we are not a quorum of our own. Who has met others is alone instead."""
     is_lone_quorum = facts.is_member and facts.roster_size == 1
-    if is_lone_quorum or facts.num_others or not facts.num_seeds or facts.num_seeds_answering:
+    if is_lone_quorum or facts.has_met or facts.num_others or not facts.num_seeds or facts.num_seeds_answering:
         return None
     if facts.is_young:
         return Situation(State.CONNECTING)

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
-from statistics import median
 
 from ..protocol.identity import PeerId
 from ..protocol.messages import Commit, Heartbeat
@@ -172,10 +171,17 @@ def _other(
     )
 
 
-def clock_offset_ms(peers: Iterable[KnownPeer]) -> float | None:
-    """The peers' clocks minus ours: the median, which one wrong clock does not move."""
-    offsets = [known.clock_offset_s for known in peers if known.clock_offset_s is not None]
-    return _ms(median(offsets)) if offsets else None
+def clock_offset_s(peers: Iterable[KnownPeer], now_s: float, timeout_s: float) -> float | None:
+    """The peers' clocks minus ours, as measured within ``timeout_s``: the median, which one wrong clock does not move.
+
+    Of the two in the middle of an even number the smaller offset: our own clock is one more opinion.
+    """
+    recent = [
+        known for known in peers if known.clock_measured_s is not None and now_s - known.clock_measured_s < timeout_s
+    ]
+    offsets = sorted(known.clock_offset_s for known in recent if known.clock_offset_s is not None)
+    middle = offsets[(len(offsets) - 1) // 2 : len(offsets) // 2 + 1]
+    return min(middle, key=abs, default=None)
 
 
 def agreement(head_round: int, state_hash: str, peers: Mapping[PeerId, KnownPeer]) -> AgreementInfo:

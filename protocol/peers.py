@@ -32,6 +32,8 @@ class PeerInfo:
     clock_offset_s: float | None = None
     """Its clock minus ours, by its last heartbeat; half a round trip is taken off once that is known. Decides nothing.
     """
+    clock_measured_s: float | None = None
+    """Monotonic time of that measurement."""
     unreachable: str | None = None
     """Why the last message could not be sent to it."""
 
@@ -92,8 +94,15 @@ class PeerTable:
                 heartbeat_s=now_s,
                 round_trip_s=round_trip_s,
                 clock_offset_s=heartbeat.sent_unix_s - now_unix_s + (round_trip_s or 0.0) / 2,
+                clock_measured_s=now_s,
             )
         self._peers[peer] = known
+
+    def clock_apart(self, peer: PeerId, offset_s: float, now_s: float) -> None:
+        """Note the clock of a peer whose messages cannot be accepted because of it."""
+        self.add(peer)
+        if (known := self._peers.get(peer)) is not None:
+            self._peers[peer] = replace(known, clock_offset_s=offset_s, clock_measured_s=now_s)
 
     def echoes(self, now_s: float) -> tuple[Echo, ...]:
         """Echoes for the next heartbeat: those peers come first that have not had one for the longest time."""

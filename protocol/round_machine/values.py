@@ -11,10 +11,11 @@ from enum import Enum
 from functools import cached_property
 from typing import Any, TypeAlias
 
+from ..envelope import Envelope
 from ..grace import Pace
 from ..identity import PeerId
 from ..leader import permutation
-from ..messages import Accepted, Commit, Envelope, Heartbeat, Message, Plan, Ready, Record, SpanResult, Vote
+from ..messages import Accepted, Commit, Heartbeat, Message, Plan, Ready, Record, SpanResult, Vote
 from ..quorum import Quorum, quorum_of
 from ..spans import Complaints
 from ..spec import Genesis

@@ -6,6 +6,7 @@ are read from each node's standard output (`atoll join --json`); waiting is for 
 
 from __future__ import annotations
 
+import ctypes
 import json
 import os
 import shutil
@@ -16,6 +17,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -51,6 +53,13 @@ def can_make_namespaces() -> bool:
     if made:
         subprocess.run(["ip", "netns", "del", name], check=True)
     return made
+
+
+def _enter_namespace(name: str) -> None:
+    """For the calling thread alone."""
+    with Path("/run/netns", name).open("rb") as file:
+        if ctypes.CDLL(None, use_errno=True).setns(file.fileno(), 0):
+            raise OSError(ctypes.get_errno(), f"cannot enter {name}")
 
 
 @contextmanager
@@ -194,7 +203,13 @@ class Node:
 
     def ask(self, resource: str) -> Any:
         """What the running node's API answers to GET, for example ``status``."""
-        return ask(self.folder / "endpoint.json", "GET", f"api/v1/{resource}")
+        with ThreadPoolExecutor(1) as executor:  # of its own: a thread that has entered a namespace stays there
+            return executor.submit(self._ask, f"api/v1/{resource}").result()
+
+    def _ask(self, path: str) -> Any:
+        if self.namespace:
+            _enter_namespace(self.namespace)
+        return ask(self.folder / "endpoint.json", "GET", path)
 
     def points(self) -> list[str]:
         """Names of the journalled points, oldest first."""

@@ -15,7 +15,7 @@ VALUES = {
     "num_seeds": 3,
     "causes": "refused, timed out, timed out",
     "round": 413,
-    "skew_s": 70,
+    "skew": "1 min 10 s ahead of",
     "signer": "9fKq2",
     "wanted": 1,
     "found": 2,

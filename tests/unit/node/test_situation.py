@@ -34,6 +34,11 @@ def test_without_anybody_it_is_alone():
     assert situation(facts(0, is_provisional=True)).reason is Reason.ALONE
 
 
+@pytest.mark.parametrize(("has_met", "reason"), [(True, Reason.ALONE), (False, Reason.SEEDS_UNREACHABLE)])
+def test_who_has_met_others_is_alone_without_them_and_who_has_not_looks_for_its_seeds(has_met, reason):
+    assert situation(facts(0, is_provisional=True, num_seeds=2, has_met=has_met)).reason is reason
+
+
 @pytest.mark.parametrize("num_others", [0, 1, 2])
 def test_below_the_specs_number_of_peers_it_waits(num_others):
     said = situation(facts(num_others, min_peers=4, is_provisional=True))

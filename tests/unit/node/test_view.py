@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
-from atoll.node.view import Clocks, OwnPeer, clock_offset_ms, peer_infos
+import pytest
+
+from atoll.node.view import Clocks, OwnPeer, clock_offset_s, peer_infos
 from atoll.protocol.identity import Identity
 from atoll.protocol.messages import Heartbeat, Newcomer, Provisional
 from atoll.protocol.peers import PeerInfo
@@ -48,7 +50,25 @@ def test_round_trip_and_clock_are_shown_in_milliseconds():
     assert (peers[OTHER].round_trip_ms, peers[OTHER].clock_offset_ms) == (30.0, -1500.0)
 
 
-def test_one_wrong_clock_does_not_move_the_offset_of_this_machine():
-    offsets = (0.01, 0.02, 3600.0)
-    assert clock_offset_ms(known(OTHER, clock_offset_s=offset) for offset in offsets) == 20.0
-    assert clock_offset_ms([known(OTHER)]) is None
+def offset_of(*offsets_s: float | None, measured_s: float = 0.0) -> float | None:
+    peers = [known(OTHER, clock_offset_s=offset_s, clock_measured_s=measured_s) for offset_s in offsets_s]
+    return clock_offset_s(peers, now_s=2.0, timeout_s=3.0)
+
+
+@pytest.mark.parametrize(
+    ("offsets_s", "offset_s"),
+    [
+        ((0.01, 0.02, 3600.0), 0.02),  # one wrong clock
+        ((0.01, 3600.0), 0.01),  # one wrong clock of three, our own being right
+        ((-3600.0, -3599.0), -3599.0),  # ours is wrong
+        ((40.0,), 40.0),  # one of two: who knows whose
+        ((), None),
+        ((None,), None),
+    ],
+)
+def test_one_wrong_clock_among_three_is_that_machines_own_affair(offsets_s, offset_s):
+    assert offset_of(*offsets_s) == offset_s
+
+
+def test_what_a_silent_peer_once_said_of_its_clock_does_not_count():
+    assert offset_of(40.0, measured_s=-1.5) is None

@@ -63,6 +63,13 @@ def test_an_echo_of_before_our_clock_was_set_says_nothing():
     assert here.table.all[OTHER].round_trip_s is None
 
 
+def test_a_peer_whose_clock_is_too_far_off_to_be_believed_is_known_by_that_alone():
+    here = Machine(ME)
+    here.table.clock_apart(OTHER, -36000.0, 7.0)
+    info = here.table.all[OTHER]
+    assert (info.clock_offset_s, info.clock_measured_s, info.heard_s) == (-36000.0, 7.0, None)
+
+
 def test_echoes_of_others_are_not_ours():
     here = Machine(ME)
     here.hear(OTHER, heartbeat(1e9, Echo(peer=PEERS[2], sent_unix_s=1e9, held_s=0)), 0.5)

@@ -12,8 +12,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from .envelope import Envelope, Header, InvalidMessage, seal
 from .identity import Identity, PeerId
-from .messages import OF_ANY_LINEAGE, Envelope, Header, InvalidMessage, Message, seal
+from .messages import OF_ANY_LINEAGE, Message
 from .transport import RemoteProtocolError
 
 LIFETIME_S = 3 * 3600.0
@@ -52,6 +53,16 @@ class OtherLineage(InvalidMessage):
         super().__init__(f"message of lineage {lineage}, ours is {ours}")
         self.is_newer = lineage > ours
         """Whether we are the ones who have missed something."""
+
+
+class ClockApart(InvalidMessage):
+    """A message that has expired, or will too late, by our clock: the sender's is hours away, or ours."""
+
+    def __init__(self, header: Header, now_unix_s: float) -> None:
+        self.offset_s = header.expires_unix_s - LIFETIME_S - now_unix_s
+        """The sender's clock minus ours, if the message is new."""
+        what = "expired" if self.offset_s < 0 else "expires too far in the future"
+        super().__init__(f"message of …{header.sender[-5:]} {what}")
 
 
 class Sealer:
@@ -97,18 +108,18 @@ class Guard:
     def open(self, raw: bytes, now_unix_s: float, remote: PeerId | None = None) -> Envelope:
         """Verified message. ``remote`` is the connection's peer, None for records from the directory.
 
-        Raises `InvalidMessage` for what is malformed, foreign, expired or replayed (`OtherLineage`: what has been left
-        behind, which is nobody's fault), `RemoteProtocolError` if ``remote``
+        Raises `InvalidMessage` for what is malformed, foreign or replayed (`OtherLineage`: what has been left behind,
+        which is nobody's fault; `ClockApart`: what has expired, or will too late), `RemoteProtocolError` if ``remote``
         speaks in another's name.
         """
-        envelope = Envelope.open(raw, run_id=self._run_id, now_unix_s=now_unix_s)
+        envelope = Envelope.open(raw, run_id=self._run_id)
         header = envelope.header
         if remote is not None and header.sender != remote:
             raise RemoteProtocolError(remote, "sender", f"sent a message of …{header.sender[-5:]}")
         if header.lineage != self.lineage and not isinstance(envelope.body, OF_ANY_LINEAGE):
             raise OtherLineage(header.lineage, self.lineage)
-        if header.expires_unix_s > now_unix_s + 2 * LIFETIME_S:
-            raise InvalidMessage(f"message of …{header.sender[-5:]} expires too far in the future")
+        if not now_unix_s <= header.expires_unix_s <= now_unix_s + 2 * LIFETIME_S:
+            raise ClockApart(header, now_unix_s)
         if header.sequence <= self._last.get(header.sender, -1):
             raise InvalidMessage(f"message of …{header.sender[-5:]} is a replay")
         self._remember(header.sender, header.sequence)

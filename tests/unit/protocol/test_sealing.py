@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from atoll.protocol.envelopes import LIFETIME_S, Guard, Sealer, reserve_sequences
+from atoll.protocol.envelope import InvalidMessage
 from atoll.protocol.identity import Identity
-from atoll.protocol.messages import CommitRequest, InvalidMessage
+from atoll.protocol.messages import CommitRequest
+from atoll.protocol.sealing import LIFETIME_S, ClockApart, Guard, Sealer, reserve_sequences
 from atoll.protocol.transport import RemoteProtocolError
 
 RUN, OTHER_RUN = "ab" * 32, "cd" * 32
@@ -62,6 +63,13 @@ def test_foreign_expired_and_damaged_messages_are_refused(raw, why):
 @pytest.mark.parametrize("skew_s", [-3600, 3600])
 def test_clk_01_a_clock_that_is_an_hour_off_is_no_reason_to_refuse(skew_s):
     Guard(RUN, 0).open(sealed(now=NOW + skew_s), NOW)
+
+
+@pytest.mark.parametrize("skew_s", [-LIFETIME_S - 1, LIFETIME_S + 1, -1.7e9])
+def test_clk_01_a_clock_that_is_further_off_is_refused_with_the_offset(skew_s):
+    with pytest.raises(ClockApart) as caught:
+        Guard(RUN, 0).open(sealed(now=NOW + skew_s), NOW)
+    assert caught.value.offset_s == pytest.approx(skew_s)
 
 
 def test_sequence_numbers_grow_over_restarts_even_if_the_clock_is_set_back(tmp_path: Path):
