@@ -10,10 +10,12 @@ from atoll.protocol import audit, payload
 from atoll.protocol import evidence as proofs
 from atoll.protocol.audit import Auditor, Findings
 from atoll.protocol.docket import Docket
+from atoll.protocol.envelope import seal
 from atoll.protocol.evidence import FalseEvidence, LieHeader, OtherRules, Part, TwoProposals, TwoResults
 from atoll.protocol.evidence_store import EvidenceStore
 from atoll.protocol.identity import PeerId
-from atoll.protocol.messages import Member, PlanMessage, seal
+from atoll.protocol.messages import PlanMessage
+from atoll.protocol.record import Member
 from atoll.protocol.result_signer import ResultSigner
 from atoll.protocol.signed_results import signed
 from atoll.protocol.simulator import soup_genesis

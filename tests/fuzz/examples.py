@@ -83,7 +83,7 @@ MESSAGES: tuple[m.Message, ...] = (
     m.AmendmentsRequest(first=1),
     m.Amendments(amendments=("{}",)),
     m.MemoryRequest(round=1),
-    m.Memory(round=1, envelope=m.seal(ME, HEADER, HEARTBEAT).hex()),
+    m.Memory(round=1, envelope=e.seal(ME, HEADER, HEARTBEAT).hex()),
 )
 
 
@@ -94,7 +94,7 @@ def signed_part(message: m.Message) -> bytes:
 
 def first_words() -> bytes:
     """A heartbeat as others keep it."""
-    return m.seal(ME, HEADER, HEARTBEAT)
+    return e.seal(ME, HEADER, HEARTBEAT)
 
 
 def sealed(content: bytes) -> bytes:
