@@ -11,6 +11,9 @@ from pydantic import Field
 
 from .values import Ballot, Count, Digest, Frozen, Peer, Round, Signature, Speed, SquaredNorm
 
+MAX_EJECTED = 4096
+"""In the life of a run. Nobody is ejected after that."""
+
 
 class Member(Frozen):
     """A peer whose contribution a plan averages."""
@@ -69,7 +72,7 @@ class Plan(Frozen):
     """First global sample index that the next round's leases start from."""
     newcomers: Annotated[tuple[Newcomer, ...], Field(max_length=1024)] = ()
     """Those of ``next_roster`` whose contributions weigh nothing yet."""
-    ejected: Annotated[tuple[Peer, ...], Field(max_length=4096)] = ()
+    ejected: Annotated[tuple[Peer, ...], Field(max_length=MAX_EJECTED)] = ()
     """Peers whose misconduct has been proven in this run so far: never in a roster again."""
     rules: Digest
     """`Genesis.rules_id` of the rules in force: genesis and amendments, the same for everybody in a round."""

@@ -45,13 +45,16 @@ def _auditor(donor: Donor) -> Auditor:
     return Auditor(ME, ex.GRID, donor, executor(), 8)  # type: ignore[arg-type]
 
 
-def _docket(donor: Donor) -> Docket:
-    store = EvidenceStore(folder() / "evidence", ex.GRID)
-    return Docket(ex.GRID, donor, store, executor(), lambda: GENESIS, lambda *_: None, lambda _: None)  # type: ignore[arg-type]
+def _docket(donor: Donor, store: Any = None) -> Docket:
+    store = store or EvidenceStore(folder() / "evidence", ex.GRID)
+    rules, roster = lambda: GENESIS, lambda: (ME,)
+    return Docket(ex.GRID, donor, store, executor(), rules, roster, lambda *_: None, lambda _: None)  # type: ignore[arg-type]
 
 
 async def _answer_audit(stream: SwarmStream) -> None:
-    await _auditor(Donor())._handle(stream)
+    auditor, shown = _auditor(Donor()), Part.of(ex.CONTRIBUTION, ex.GRID, 0)
+    auditor.keep(SimpleNamespace(plan_id=PLAN.content_id(), plan=PLAN, exhibit=lambda _: [shown]))  # type: ignore[arg-type]
+    await auditor._handle(stream)
 
 
 async def _read_parts(stream: SwarmStream) -> None:
@@ -85,7 +88,9 @@ class _Verdicts:
 async def _accuse(stream: SwarmStream) -> None:
     """True evidence comes through, to the disk."""
     store: Any = _Verdicts()
-    docket = Docket(ex.GRID, Donor(), store, executor(), lambda: GENESIS, lambda *_: None, lambda _: None)  # type: ignore[arg-type]
+    docket = Docket(
+        ex.GRID, Donor(), store, executor(), lambda: GENESIS, lambda: (ME,), lambda *_: None, lambda _: None
+    )  # type: ignore[arg-type]
     await docket._handle(stream)
     accepted(store.kept or None)
 
@@ -133,7 +138,7 @@ EVIDENCE_TARGETS = (
         lambda data: proofs._opened(data.hex(), ME, RUN),
         [ENVELOPE],
         ("protocol/evidence.py:_opened",),
-        refusals=(FalseEvidence,),
+        refusals=(FalseEvidence, OtherRules),
         max_bytes=STREAM_BYTES,
     ),
     Target(
@@ -147,7 +152,7 @@ EVIDENCE_TARGETS = (
     Target(
         "questions of auditors",
         served(_answer_audit),
-        [frames(bytes(36), bytes(36))],
+        [frames(bytes(36)), frames(*2 * [bytes.fromhex(PLAN.content_id()) + bytes(4)])],
         ("protocol/audit.py:Auditor._answer",),
         refusals=ON_STREAMS,
         max_bytes=STREAM_BYTES,
