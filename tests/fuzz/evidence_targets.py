@@ -14,14 +14,14 @@ from atoll.protocol.evidence import FalseEvidence, LieHeader, OtherRules, Part, 
 from atoll.protocol.evidence_store import EvidenceStore
 from atoll.protocol.messages import Member, PlanMessage
 from atoll.protocol.signed_results import signed
-from atoll.protocol.simulator import soup_genesis
+from atoll.protocol.simulator import world_genesis
 from atoll.protocol.swarm.streams import SwarmStream
 
 from . import examples as ex
 from .harness import ON_STREAMS, Target, frames, on_stream, served
 from .network_targets import Donor, executor, folder
 
-GENESIS = soup_genesis(1)
+GENESIS = world_genesis(1)
 ME = ex.ME.peer_id
 MEMBER = Member(peer=ME, tokens=7, commitment=ex.CONTRIBUTION.commitment, squared_norm=ex.CONTRIBUTION.squared_norm)
 PLAN = ex.PLAN.model_copy(update={"members": (MEMBER,), "rules": GENESIS.rules_id})
