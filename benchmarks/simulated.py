@@ -24,7 +24,7 @@ from statistics import mean, median
 
 from _figures import report
 
-from atoll.protocol.simulator import soup_genesis
+from atoll.protocol.simulator import world_genesis
 from atoll.protocol.simulator.report import Report
 from atoll.protocol.simulator.scenario import Scenario, Workload
 from atoll.protocol.simulator.steps import StepRuleName
@@ -40,7 +40,7 @@ TIMING = {
     "quorum_timeout_s": 600,
 }
 """The defaults of a run spec."""
-GENESIS = soup_genesis(1).amended({"timing": TIMING})
+GENESIS = world_genesis(1).amended({"timing": TIMING})
 WORKLOAD = Workload(139_584, num_steps=50, max_steps=100, tokens_per_step=512, samples_per_step=8)
 """The demo's recipe."""
 

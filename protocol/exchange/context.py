@@ -41,8 +41,8 @@ class ExchangeContext:
     limits: LimitsConfig
     is_alive: Callable[[PeerId], bool]
     """Whether a member is still heard from; owners do not wait for the others."""
-    sign: Callable[[SpanResult], SpanResult] | None = None
-    """Signs a result of mine and notes it on disk; None: results are neither signed nor checked for signatures."""
+    sign: Callable[[SpanResult], SpanResult]
+    """Signs a result of mine and notes it on disk first."""
     counters: ExchangeCounters = field(default_factory=ExchangeCounters)
     _said: set[type[ExchangeEvent]] = field(default_factory=set[type[ExchangeEvent]])
 

@@ -75,6 +75,7 @@ class Exchange:
 
     ``contribution`` is this node's own, or None if it has none (it then serves the spans it owns and nothing else).
     ``trust`` and ``limits`` are those of the rules that the plan is made under: they decide weights and aggregation.
+    ``is_alive``: whether a member is still heard from. ``sign`` signs our results; it may raise `AlreadySigned`.
     Events are delivered in order by plain calls in the event loop. A failing member costs only its own contribution, a
     failing owner only its spans; neither raises. Cancelling `run` ends all streams of the plan.
 
@@ -94,16 +95,15 @@ class Exchange:
         settings: ExchangeSettings,
         executor: Executor,
         *,
-        trust: TrustConfig | None = None,
-        limits: LimitsConfig | None = None,
-        is_alive: Callable[[PeerId], bool] = lambda _: True,
-        sign: Callable[[SpanResult], SpanResult] | None = None,
+        trust: TrustConfig,
+        limits: LimitsConfig,
+        is_alive: Callable[[PeerId], bool],
+        sign: Callable[[SpanResult], SpanResult],
     ) -> None:
         check_plan(plan, grid)
         mine = contribution if contribution and _counts_on(plan, me, contribution) else None
-        terms = trust or TrustConfig(), limits or LimitsConfig(), is_alive
+        terms = trust, limits, is_alive, sign
         self._context = ExchangeContext(plan, me, mine, grid, transport, result, on_event, settings, executor, *terms)
-        self._context.sign = sign
         self._inbox = inbox
         spans = enumerate(plan.spans)
         self._owners = {index: SpanOwner(self._context, index) for index, span in spans if span.owner == me}

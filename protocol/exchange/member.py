@@ -142,6 +142,6 @@ class SpanMember:
         is_mine = result.plan == self._context.plan_id and result.span == self.span
         if not is_mine or len(result.included) != len(plan.members) or not any(result.included):
             raise RemoteProtocolError(self._owner, "span result of another plan")
-        if self._context.sign is not None and not is_signed(result, self._owner):
+        if not is_signed(result, self._owner):
             raise RemoteProtocolError(self._owner, "span result without its owner's signature")
         return result

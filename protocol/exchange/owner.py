@@ -164,7 +164,7 @@ class SpanOwner:
         self._report_left_out()
         result = SpanResult(plan=context.plan_id, span=self._span, included=included, digest=digest)
         try:
-            self._result = result if context.sign is None else await context.off_loop(context.sign, result)
+            self._result = await context.off_loop(context.sign, result)
         except AlreadySigned as error:
             return self._give_up(str(error))
         context.on_event(SpanReduced(self._span, self._result))

@@ -19,10 +19,9 @@ Faults of the protocol itself are injected by `World` arguments (`amnesia`, `rul
 
 from .behaviours import BEHAVIOURS, Behaviour
 from .network import Link, Network, NetworkModel, Path
-from .nodes import Disk, Node, Violation, digest, people, soup_genesis
+from .nodes import Disk, Node, Violation, digest, people, world_genesis
 from .world import World
 
-Soup = World
 """Former name."""
 
 __all__ = [
@@ -34,10 +33,9 @@ __all__ = [
     "NetworkModel",
     "Node",
     "Path",
-    "Soup",
     "Violation",
     "World",
     "digest",
     "people",
-    "soup_genesis",
+    "world_genesis",
 ]

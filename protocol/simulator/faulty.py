@@ -12,7 +12,7 @@ from ..messages import Commit
 from ..round_machine import Action, Event, GiveUp, Received, Rules
 from ..spec import Genesis, TimingConfig
 from .faults import FaultSchedule
-from .nodes import Disk, Node, soup_genesis
+from .nodes import Disk, Node, world_genesis
 from .samples import NOTHING, Offer, Trainer
 from .world import World
 
@@ -50,7 +50,7 @@ class Ears:
 
 def genesis_of(schedule: FaultSchedule) -> Genesis:
     """The run of a schedule: its founders are the roster, its joiners are allowed."""
-    genesis = soup_genesis(schedule.num_peers)
+    genesis = world_genesis(schedule.num_peers)
     membership = genesis.membership.model_copy(update={"fault_tolerance": schedule.fault_tolerance})
     return genesis.model_copy(update={"timing": TIMING, "membership": membership})
 

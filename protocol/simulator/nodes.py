@@ -106,7 +106,7 @@ def people(num_peers: int) -> list[PeerId]:
     return [Identity.from_seed(seed).peer_id for seed in seeds]
 
 
-def soup_genesis(num_peers: int, **membership: object) -> Genesis:
+def world_genesis(num_peers: int, **membership: object) -> Genesis:
     """A genesis with short times for ``num_peers`` members; further ones may join."""
     peers = people(num_peers + 4)
     return Genesis(

@@ -18,7 +18,7 @@ from atoll.protocol.messages import PlanMessage
 from atoll.protocol.record import Member
 from atoll.protocol.result_signer import ResultSigner
 from atoll.protocol.signed_results import signed
-from atoll.protocol.simulator import soup_genesis
+from atoll.protocol.simulator import world_genesis
 from atoll.protocol.swarm.streams import SwarmStream
 
 from . import examples as ex
@@ -26,7 +26,7 @@ from .file_targets import FILE_BYTES, in_file, made
 from .harness import ON_STREAMS, Refused, Target, accepted, frames, on_stream, run_async, served, stream_of
 from .network_targets import Donor, executor, folder
 
-GENESIS = soup_genesis(1)
+GENESIS = world_genesis(1)
 ME = ex.ME.peer_id
 MEMBER = Member(peer=ME, tokens=7, commitment=ex.CONTRIBUTION.commitment, squared_norm=ex.CONTRIBUTION.squared_norm)
 PLAN = ex.PLAN.model_copy(update={"members": (MEMBER,), "rules": GENESIS.rules_id})

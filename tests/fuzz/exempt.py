@@ -14,7 +14,7 @@ EXEMPT: dict[str, str] = {
     "protocol/identity.py:base58_encode": WRITES,
     "protocol/identity.py:Identity.load": "a key file: compared with its exact length, see test_identity",
     "protocol/quotas.py:MeteredStream.read": DELEGATES,
-    "protocol/simulator/nodes.py:soup_genesis": SIMULATED,
+    "protocol/simulator/nodes.py:world_genesis": SIMULATED,
     "protocol/simulator/hunt.py:_replay": DELEGATES,
     "protocol/simulator/world.py:World._heartbeat_of": SIMULATED,
     "protocol/spec.py:Genesis.amended": "takes values that were read and verified before",

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from concurrent.futures import ThreadPoolExecutor
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -11,9 +12,12 @@ import numpy as np
 from atoll.kernels.codec import codec
 from atoll.protocol.chunks import ChunkGrid, Contribution
 from atoll.protocol.exchange import Exchange, ExchangeEvent, ExchangeReport, ExchangeSettings, MemberExcluded, SpanInbox
+from atoll.protocol.identity import Identity
 from atoll.protocol.messages import Member, Plan, Record, Span
 from atoll.protocol.result_transfer import ResultFetcher, ResultServer
 from atoll.protocol.results import ResultStore
+from atoll.protocol.signed_results import signed
+from atoll.protocol.spec import LimitsConfig, TrustConfig
 from atoll.protocol.swarm import Swarm
 
 from .swarm_lab import Lab
@@ -25,8 +29,8 @@ SETTINGS = ExchangeSettings(contact_timeout_s=8.0, keepalive_interval_s=0.3)
 class Node:
     """A swarm's peer with a random contribution."""
 
-    def __init__(self, swarm: Swarm, seed: int, folder: Path, executor: ThreadPoolExecutor) -> None:
-        self.swarm, self.executor = swarm, executor
+    def __init__(self, swarm: Swarm, identity: Identity, seed: int, folder: Path, executor: ThreadPoolExecutor) -> None:
+        self.swarm, self.identity, self.executor = swarm, identity, executor
         self.store = ResultStore(folder, GRID)
         self.events: list[ExchangeEvent] = []
         self.inbox = SpanInbox(swarm.transport, GRID, SETTINGS)
@@ -50,6 +54,10 @@ class Node:
             self.events.append,
             SETTINGS,
             self.executor,
+            trust=TrustConfig(),
+            limits=LimitsConfig(),
+            is_alive=lambda _: True,
+            sign=partial(signed, self.identity),
         )
         return await exchange.run()
 
@@ -89,7 +97,10 @@ def plan_of(members: list[Node], owners: list[Node]) -> Plan:
 async def start(lab: Lab, tmp_path: Path, executor: ThreadPoolExecutor) -> list[Node]:
     first = await lab.start("a")
     swarms = [first, *await asyncio.gather(lab.start("b", first), lab.start("c", first))]
-    return [Node(swarm, i, tmp_path / f"results-{i}", executor) for i, swarm in enumerate(swarms)]
+    return [
+        Node(swarm, lab.identity(name), i, tmp_path / f"results-{i}", executor)
+        for i, (name, swarm) in enumerate(zip("abc", swarms, strict=True))
+    ]
 
 
 async def test_three_peers_reduce_and_a_latecomer_fetches_the_mean(lab: Lab, tmp_path: Path) -> None:

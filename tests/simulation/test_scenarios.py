@@ -6,14 +6,14 @@ import math
 
 import pytest
 
-from atoll.protocol.simulator import soup_genesis
+from atoll.protocol.simulator import world_genesis
 from atoll.protocol.simulator.aggregate import simulate_many
 from atoll.protocol.simulator.report import Report
 from atoll.protocol.simulator.scenario import Scenario, Workload
 from atoll.protocol.simulator.traces import Trace
 from atoll.protocol.spec import SpecError, TimingConfig
 
-GENESIS = soup_genesis(1).amended({"timing": TimingConfig().model_dump(mode="json")})
+GENESIS = world_genesis(1).amended({"timing": TimingConfig().model_dump(mode="json")})
 WORKLOAD = Workload(139_584, num_steps=50, max_steps=100, tokens_per_step=512, samples_per_step=8)
 
 

@@ -10,7 +10,7 @@ import pytest
 from atoll.protocol.identity import PeerId
 from atoll.protocol.messages import Plan
 from atoll.protocol.quorum import quorum_of
-from atoll.protocol.simulator import World, soup_genesis
+from atoll.protocol.simulator import World, world_genesis
 from atoll.protocol.simulator.nodes import people
 from atoll.protocol.spec import Genesis, TrustConfig
 from atoll.protocol.weights import weights
@@ -21,7 +21,7 @@ FOUNDERS, SYBILS = EVERYBODY[:NUM_FOUNDERS], EVERYBODY[NUM_FOUNDERS:]
 
 
 def genesis_with(**membership: object) -> Genesis:
-    base = soup_genesis(NUM_FOUNDERS, mode="open", allowed=(), **membership)
+    base = world_genesis(NUM_FOUNDERS, mode="open", allowed=(), **membership)
     return base.model_copy(update={"trust": TrustConfig(probation_rounds=PROBATION_ROUNDS)})
 
 

@@ -10,7 +10,7 @@ import sys
 import pytest
 
 from atoll.protocol.round_machine import Phase
-from atoll.protocol.simulator import BEHAVIOURS, Link, NetworkModel, Node, Violation, World, soup_genesis
+from atoll.protocol.simulator import BEHAVIOURS, Link, NetworkModel, Node, Violation, World, world_genesis
 
 MEGABIT = 1e6
 
@@ -26,7 +26,7 @@ def everybody_has(world: World, num_rounds: int):
 
 def history(seed: int) -> str:
     """Everything that every node decided, in a run with all kinds of faults."""
-    world = World(soup_genesis(5), seed=seed, loss=0.1, duplication=0.1, latency_s=(0.01, 1.0), contribution_bytes=1e6)
+    world = World(world_genesis(5), seed=seed, loss=0.1, duplication=0.1, latency_s=(0.01, 1.0), contribution_bytes=1e6)
     peers = list(world.nodes)
     world.set_link(peers[0], Link(MEGABIT, MEGABIT))
 
@@ -64,7 +64,7 @@ def test_a_run_does_not_depend_on_the_interpreters_hash_seed():
 def test_an_exchange_takes_what_the_slowest_line_needs():
     """Four peers, 10 MB at 16 Mbit/s: 2 × 3/4 × 10 MB leave each, 7.5 s."""
     model = NetworkModel(latency_s=(0.01, 0.02), link=Link(16 * MEGABIT, 16 * MEGABIT))
-    world = World(soup_genesis(4), network=model, contribution_bytes=10e6, num_chunks=400)
+    world = World(world_genesis(4), network=model, contribution_bytes=10e6, num_chunks=400)
     everybody_contributes(world)
     assert world.run(30, until=everybody_has(world, 1))
     assert 7.5 <= world.now < 9.0
@@ -73,7 +73,7 @@ def test_an_exchange_takes_what_the_slowest_line_needs():
 
 def test_a_slow_contributor_is_no_stalled_one():
     """Its stream moves, so it is waited for, far beyond the time after which a stalled stream is given up."""
-    world = World(soup_genesis(3), contribution_bytes=3e6, num_chunks=300)
+    world = World(world_genesis(3), contribution_bytes=3e6, num_chunks=300)
     slow = next(reversed(world.nodes))
     world.set_link(slow, Link(2 * MEGABIT, 100 * MEGABIT))
     everybody_contributes(world)
@@ -84,7 +84,7 @@ def test_a_slow_contributor_is_no_stalled_one():
 
 
 def test_a_member_cut_off_from_one_owner_is_left_out_of_its_span_only():
-    world = World(soup_genesis(4), contribution_bytes=4e6, network=NetworkModel(link=Link(8 * MEGABIT, 8 * MEGABIT)))
+    world = World(world_genesis(4), contribution_bytes=4e6, network=NetworkModel(link=Link(8 * MEGABIT, 8 * MEGABIT)))
     everybody_contributes(world)
     world.run(1)
     peers = list(world.nodes)
@@ -97,7 +97,7 @@ def test_a_member_cut_off_from_one_owner_is_left_out_of_its_span_only():
 
 
 def test_a_suspended_node_holds_up_nobody_and_follows_when_it_wakes():
-    world = World(soup_genesis(4))
+    world = World(world_genesis(4))
     sleeper = next(iter(world.nodes))
     world.run(2)
     world.sleep(sleeper)
@@ -111,7 +111,7 @@ def test_a_suspended_node_holds_up_nobody_and_follows_when_it_wakes():
 
 @pytest.mark.parametrize("by_s", [3600.0, -3600.0])
 def test_a_clock_that_jumps_by_an_hour_costs_no_round_and_no_safety(by_s):
-    world = World(soup_genesis(4))
+    world = World(world_genesis(4))
     peer = next(iter(world.nodes))
     everybody_contributes(world)
     world.run(0.3)
@@ -121,7 +121,7 @@ def test_a_clock_that_jumps_by_an_hour_costs_no_round_and_no_safety(by_s):
 
 
 def test_a_joiner_downloads_the_state_before_it_is_admitted():
-    world = World(soup_genesis(3), state_bytes=30e6, network=NetworkModel(link=Link(8 * MEGABIT, 8 * MEGABIT)))
+    world = World(world_genesis(3), state_bytes=30e6, network=NetworkModel(link=Link(8 * MEGABIT, 8 * MEGABIT)))
     everybody_contributes(world)
     assert world.run(20, until=everybody_has(world, 1))
     joiner, came_s = world.genesis.membership.allowed[0], world.now
@@ -134,7 +134,7 @@ def test_a_joiner_downloads_the_state_before_it_is_admitted():
 @pytest.mark.parametrize("behaviour", sorted(BEHAVIOURS.keys() - {"honest", "silent_owner"}))
 @pytest.mark.parametrize("place", [0, 1])
 def test_one_that_misbehaves_among_five_forks_nothing_and_stops_nothing(behaviour, place):
-    world = World(soup_genesis(5))
+    world = World(world_genesis(5))
     order = next(iter(world.nodes.values())).state.rules.order
     world.nodes[order[place]].behaviour = BEHAVIOURS[behaviour]()
 
@@ -149,7 +149,7 @@ def test_one_that_misbehaves_among_five_forks_nothing_and_stops_nothing(behaviou
 
 def test_an_owner_that_votes_for_means_it_keeps_to_itself_delays_rounds_and_forks_nothing():
     """Its vote binds every leader whose promises it is among to a record that nobody else can vote for."""
-    world = World(soup_genesis(5))
+    world = World(world_genesis(5))
     greedy = next(iter(world.nodes.values()))
     greedy.behaviour = BEHAVIOURS["silent_owner"]()
     everybody_contributes(world)
@@ -159,7 +159,7 @@ def test_an_owner_that_votes_for_means_it_keeps_to_itself_delays_rounds_and_fork
 
 
 def test_votes_without_durable_results_are_noticed():
-    world = World(soup_genesis(3))
+    world = World(world_genesis(3))
 
     def forget(node: Node, _action: object) -> None:
         node.disk.held.clear()
@@ -171,7 +171,7 @@ def test_votes_without_durable_results_are_noticed():
 
 
 def test_nobody_contributes_twice_to_a_round():
-    world = World(soup_genesis(3))
+    world = World(world_genesis(3))
     peer = next(iter(world.nodes))
     world.contribute(peer)
     ready = world.nodes[peer].state.ready

@@ -18,14 +18,14 @@ from atoll.protocol.amendments import RunRules
 from atoll.protocol.identity import Identity, IdentityError, PeerId
 from atoll.protocol.messages import Commit
 from atoll.protocol.rule_book import RuleBook
-from atoll.protocol.simulator import soup_genesis
+from atoll.protocol.simulator import world_genesis
 from atoll.training.config import OuterConfig
 from atoll.training.shared_buffers import SharedBuffers
 
 from .test_chain import PEER, commit
 
 NUM_ELEMENTS = 700
-GENESIS = soup_genesis(1)
+GENESIS = world_genesis(1)
 GRID = ChunkGrid(NUM_ELEMENTS, 256, codec("float32"))
 
 

@@ -36,11 +36,11 @@ from atoll.protocol.identity import Identity
 from atoll.protocol.messages import Member, Plan, PlanMessage, Proposal, Record, Span, SpanResult
 from atoll.protocol.result_signer import AlreadySigned, ResultSigner
 from atoll.protocol.signed_results import is_signed, signed
-from atoll.protocol.simulator import soup_genesis
+from atoll.protocol.simulator import world_genesis
 
 PEOPLE = [Identity.from_seed(bytes([number + 1]) * 32) for number in range(3)]
 OWNER = PEOPLE[1]
-GENESIS = soup_genesis(3)
+GENESIS = world_genesis(3)
 GRID = ChunkGrid(11 * 256 + 100, 256, codec("int8"))
 SPAN, CHUNK = 1, 6
 

@@ -4,32 +4,32 @@ from __future__ import annotations
 
 from atoll.protocol.messages import Plan
 from atoll.protocol.outcomes import committed
-from atoll.protocol.simulator import Soup, soup_genesis
+from atoll.protocol.simulator import World, world_genesis
 
 
-def committed_round(num_peers: int = 3) -> tuple[Soup, list[str]]:
-    soup = Soup(soup_genesis(num_peers))
-    for peer in soup.nodes:
-        soup.contribute(peer)
-    assert soup.run(10, until=lambda: all(node.disk.commits for node in soup.nodes.values()))
-    return soup, list(soup.nodes)
+def committed_round(num_peers: int = 3) -> tuple[World, list[str]]:
+    world = World(world_genesis(num_peers))
+    for peer in world.nodes:
+        world.contribute(peer)
+    assert world.run(10, until=lambda: all(node.disk.commits for node in world.nodes.values()))
+    return world, list(world.nodes)
 
 
-def plan_of(soup: Soup, peer: str) -> Plan:
-    return soup.nodes[peer].disk.commits[0].record.plan
+def plan_of(world: World, peer: str) -> Plan:
+    return world.nodes[peer].disk.commits[0].record.plan
 
 
 def test_a_member_that_is_in_the_means_counts_whatever_it_would_offer_now():
     """It may have restarted and encoded anew: carried as well, its samples would count twice (S6)."""
-    soup, peers = committed_round()
-    commit = soup.nodes[peers[0]].disk.commits[0]
+    world, peers = committed_round()
+    commit = world.nodes[peers[0]].disk.commits[0]
     assert all(committed(commit, "", peer).counted for peer in peers)
 
 
 def test_a_member_that_is_left_out_does_not_count():
-    soup, peers = committed_round()
-    commit = soup.nodes[peers[0]].disk.commits[0]
-    place = [member.peer for member in plan_of(soup, peers[0]).members].index(peers[1])
+    world, peers = committed_round()
+    commit = world.nodes[peers[0]].disk.commits[0]
+    place = [member.peer for member in plan_of(world, peers[0]).members].index(peers[1])
     results = tuple(
         result.model_copy(update={"included": tuple(flag and i != place for i, flag in enumerate(result.included))})
         for result in commit.record.results
@@ -40,20 +40,20 @@ def test_a_member_that_is_left_out_does_not_count():
 
 
 def test_who_is_no_member_does_not_count():
-    soup, peers = committed_round()
-    outcome = committed(soup.nodes[peers[0]].disk.commits[0], "", "stranger")
-    assert (outcome.counted, len(outcome.included_spans)) == (False, len(plan_of(soup, peers[0]).spans))
+    world, peers = committed_round()
+    outcome = committed(world.nodes[peers[0]].disk.commits[0], "", "stranger")
+    assert (outcome.counted, len(outcome.included_spans)) == (False, len(plan_of(world, peers[0]).spans))
 
 
 def test_a_withdrawn_contribution_is_told_and_never_planned_with():
     """Seen in a hunt: the leader planned with what its maker no longer sent, and everybody waited for it in vain."""
-    soup = Soup(soup_genesis(4, min_peers=2))
-    peers = list(soup.nodes)
+    world = World(world_genesis(4, min_peers=2))
+    peers = list(world.nodes)
     for peer in peers[2:]:
-        soup.crash(peer)
-    soup.contribute(peers[0])
-    soup.run(60)
-    assert soup.nodes[peers[0]].given_up
-    state = soup.nodes[peers[1]].state
+        world.crash(peer)
+    world.contribute(peers[0])
+    world.run(60)
+    assert world.nodes[peers[0]].given_up
+    state = world.nodes[peers[1]].state
     assert state is not None
     assert state.readies[peers[0]].tokens == 0

@@ -8,7 +8,7 @@ import pytest
 
 from atoll.protocol.messages import Commit, PlanMessage, Prepare, Promise, Proposal, Ready, SpanDone, Vote
 from atoll.protocol.round_machine import Action, Persist, Send, StartExchange
-from atoll.protocol.simulator import Node, Soup, soup_genesis
+from atoll.protocol.simulator import Node, World, world_genesis
 
 MOMENTS = {
     "announcing": Ready,
@@ -26,12 +26,12 @@ def is_moment(action: Action, kind: type) -> bool:
     return isinstance(action, kind) or (isinstance(action, Send) and isinstance(action.message, kind))
 
 
-def everybody_contributes(soup: Soup) -> None:
-    for peer in soup.nodes:
-        soup.contribute(peer)
+def everybody_contributes(world: World) -> None:
+    for peer in world.nodes:
+        world.contribute(peer)
 
 
-def crash_at(soup: Soup, kind: type, number: int, *, after: bool) -> list[Node]:
+def crash_at(world: World, kind: type, number: int, *, after: bool) -> list[Node]:
     """Crash whoever is about to perform (``after``: has just performed) the ``number``-th such action."""
     crashed: list[Node] = []
     counter = itertools.count()
@@ -40,10 +40,10 @@ def crash_at(soup: Soup, kind: type, number: int, *, after: bool) -> list[Node]:
         if not crashed and is_moment(action, kind) and next(counter) == number:
             crashed.append(node)
             if after:
-                soup.perform(node, action)
-            soup.crash(node.peer)
+                world.perform(node, action)
+            world.crash(node.peer)
 
-    soup.on_action = crash
+    world.on_action = crash
     return crashed
 
 
@@ -56,180 +56,182 @@ BY_LEADER = {"planning", "proposing", "committing"}
     [(moment, number) for moment in MOMENTS for number in ((0,) if moment in BY_LEADER else (0, 1, 3))],
 )
 def test_the_others_commit_when_one_of_four_dies(moment, number, after):
-    soup = Soup(soup_genesis(4), seed=number)
-    crashed = crash_at(soup, MOMENTS[moment], number, after=after)
-    everybody_contributes(soup)
+    world = World(world_genesis(4), seed=number)
+    crashed = crash_at(world, MOMENTS[moment], number, after=after)
+    everybody_contributes(world)
     # One dead peer costs at most its detection, a lost attempt and its repair (L1).
-    timing = soup.genesis.timing
+    timing = world.genesis.timing
     within_s = timing.attempt_timeout_s + 2 * timing.heartbeat_timeout_s + timing.progress_timeout_s
-    everybody = soup.nodes.values()
-    assert soup.run(within_s, until=lambda: all(node.disk.commits for node in everybody if node not in crashed))
+    everybody = world.nodes.values()
+    assert world.run(within_s, until=lambda: all(node.disk.commits for node in everybody if node not in crashed))
     assert crashed
-    soup.start(crashed[0].peer)
-    assert soup.run(10, until=lambda: all(len(node.disk.commits) == 1 for node in everybody))
-    soup.run(2)
-    everybody_contributes(soup)
-    assert soup.run(within_s, until=lambda: all(len(node.disk.commits) == 2 for node in everybody))
+    world.start(crashed[0].peer)
+    assert world.run(10, until=lambda: all(len(node.disk.commits) == 1 for node in everybody))
+    world.run(2)
+    everybody_contributes(world)
+    assert world.run(within_s, until=lambda: all(len(node.disk.commits) == 2 for node in everybody))
     members = [member.peer for member in crashed[0].disk.commits[1].record.plan.members]
     assert crashed[0].peer in members
-    assert not soup.rejected
+    assert not world.rejected
 
 
 @pytest.mark.parametrize("number", range(6))
 def test_a_new_leader_may_die_too(number):
-    soup = Soup(soup_genesis(5), seed=number)
-    first = next(iter(soup.nodes.values())).state.rules.order[0]
-    soup.crash(first)
-    crash_at(soup, [Prepare, Promise, PlanMessage, Proposal, Vote, Commit][number], 0, after=False)
-    everybody_contributes(soup)
-    soup.run(60)
-    survivors = [node for node in soup.nodes.values() if node.is_up]
+    world = World(world_genesis(5), seed=number)
+    first = next(iter(world.nodes.values())).state.rules.order[0]
+    world.crash(first)
+    crash_at(world, [Prepare, Promise, PlanMessage, Proposal, Vote, Commit][number], 0, after=False)
+    everybody_contributes(world)
+    world.run(60)
+    survivors = [node for node in world.nodes.values() if node.is_up]
     if len(survivors) < 4:
         assert not any(node.disk.commits for node in survivors)  # five members tolerate one: no quorum is left
-        soup.start(first)
-        soup.run(2)
-        everybody_contributes(soup)
-        soup.run(60, until=lambda: all(node.disk.commits for node in survivors))
+        world.start(first)
+        world.run(2)
+        everybody_contributes(world)
+        world.run(60, until=lambda: all(node.disk.commits for node in survivors))
     assert all(node.disk.commits for node in survivors)
 
 
 def test_with_everybody_ready_a_round_closes_at_once():
-    soup = Soup(soup_genesis(4))
-    everybody_contributes(soup)
-    assert soup.run(2, until=lambda: all(node.disk.commits for node in soup.nodes.values()))
+    world = World(world_genesis(4))
+    everybody_contributes(world)
+    assert world.run(2, until=lambda: all(node.disk.commits for node in world.nodes.values()))
 
 
 def test_str_01_a_straggler_is_waited_for_until_the_grace_is_over_and_no_longer():
-    soup = Soup(soup_genesis(4))
-    peers = list(soup.nodes)
+    world = World(world_genesis(4))
+    peers = list(world.nodes)
     for peer in peers[:3]:
-        soup.contribute(peer)
-    assert not soup.run(9, until=lambda: bool(soup.decided))
-    assert soup.run(4, until=lambda: all(node.disk.commits for node in soup.nodes.values()))
-    assert len(soup.nodes[peers[0]].disk.commits[0].record.plan.members) == 3
+        world.contribute(peer)
+    assert not world.run(9, until=lambda: bool(world.decided))
+    assert world.run(4, until=lambda: all(node.disk.commits for node in world.nodes.values()))
+    assert len(world.nodes[peers[0]].disk.commits[0].record.plan.members) == 3
 
 
 def test_str_04_a_dead_peer_is_not_waited_for():
-    soup = Soup(soup_genesis(4))
-    soup.run(3)
-    soup.crash(next(iter(soup.nodes)))
-    soup.run(6)
-    everybody_contributes(soup)
-    assert soup.run(2, until=lambda: sum(len(node.disk.commits) for node in soup.nodes.values()) == 3)
+    world = World(world_genesis(4))
+    world.run(3)
+    world.crash(next(iter(world.nodes)))
+    world.run(6)
+    everybody_contributes(world)
+    assert world.run(2, until=lambda: sum(len(node.disk.commits) for node in world.nodes.values()) == 3)
 
 
 def test_avg_04_a_round_without_tokens_is_not_planned():
-    soup = Soup(soup_genesis(2))
-    for peer in soup.nodes:
-        soup.contribute(peer, tokens=0)
-    soup.run(60)
-    assert not soup.decided
+    world = World(world_genesis(2))
+    for peer in world.nodes:
+        world.contribute(peer, tokens=0)
+    world.run(60)
+    assert not world.decided
 
 
 def test_avg_05_a_lone_node_commits():
-    soup = Soup(soup_genesis(1))
-    everybody_contributes(soup)
-    assert soup.run(1, until=lambda: bool(soup.decided))
+    world = World(world_genesis(1))
+    everybody_contributes(world)
+    assert world.run(1, until=lambda: bool(world.decided))
 
 
 def test_avg_06_without_company_a_node_goes_on_training_and_tries_again():
-    soup = Soup(soup_genesis(3, min_peers=2))
-    peers = list(soup.nodes)
+    world = World(world_genesis(3, min_peers=2))
+    peers = list(world.nodes)
     for peer in peers[1:]:
-        soup.crash(peer)
-    soup.contribute(peers[0])
-    soup.run(60)
-    assert soup.nodes[peers[0]].given_up == ["no quorum: 1 of 3 members are alive"]
+        world.crash(peer)
+    world.contribute(peers[0])
+    world.run(60)
+    assert world.nodes[peers[0]].given_up == ["no quorum: 1 of 3 members are alive"]
     for peer in peers[1:]:
-        soup.start(peer)
-    soup.run(2)
-    everybody_contributes(soup)
-    assert soup.run(20, until=lambda: bool(soup.nodes[peers[0]].disk.commits))
+        world.start(peer)
+    world.run(2)
+    everybody_contributes(world)
+    assert world.run(20, until=lambda: bool(world.nodes[peers[0]].disk.commits))
 
 
 def test_chn_10_unreachable_members_contribute_but_never_own_or_lead():
-    soup = Soup(soup_genesis(3))
-    peers = list(soup.nodes)
+    world = World(world_genesis(3))
+    peers = list(world.nodes)
     for peer in peers[1:]:
-        soup.nodes[peer].reachable = False
-    soup.run(2)
-    everybody_contributes(soup)
-    assert soup.run(20, until=lambda: bool(soup.nodes[peers[1]].disk.commits))
-    plan = soup.nodes[peers[1]].disk.commits[0].record.plan
+        world.nodes[peer].reachable = False
+    world.run(2)
+    everybody_contributes(world)
+    assert world.run(20, until=lambda: bool(world.nodes[peers[1]].disk.commits))
+    plan = world.nodes[peers[1]].disk.commits[0].record.plan
     assert (plan.leader, {span.owner for span in plan.spans}) == (peers[0], {peers[0]})
     assert len(plan.members) == 3
 
 
 def test_chn_10_without_any_reachable_member_the_reason_is_said_soon():
-    soup = Soup(soup_genesis(3))
-    for node in soup.nodes.values():
+    world = World(world_genesis(3))
+    for node in world.nodes.values():
         node.reachable = False
-    soup.run(2)
-    everybody_contributes(soup)
-    soup.run(7)
-    assert all(node.given_up[0].startswith("no reachable reducer") for node in soup.nodes.values())
+    world.run(2)
+    everybody_contributes(world)
+    world.run(7)
+    assert all(node.given_up[0].startswith("no reachable reducer") for node in world.nodes.values())
 
 
 def test_paused_members_vote_and_are_not_waited_for():
-    soup = Soup(soup_genesis(3))
-    peers = list(soup.nodes)
+    world = World(world_genesis(3))
+    peers = list(world.nodes)
     for peer in peers[1:]:
-        soup.nodes[peer].phase = "paused"
-    soup.run(2)
-    soup.contribute(peers[0])
-    assert soup.run(3, until=lambda: all(node.disk.commits for node in soup.nodes.values()))
+        world.nodes[peer].phase = "paused"
+    world.run(2)
+    world.contribute(peers[0])
+    assert world.run(3, until=lambda: all(node.disk.commits for node in world.nodes.values()))
 
 
 def test_a_joiner_is_admitted_by_a_commit_and_then_counts():
-    soup = Soup(soup_genesis(2))
-    joiner = soup.genesis.membership.allowed[0]
-    soup.join(joiner)
-    soup.run(2)
-    everybody_contributes(soup)
-    everybody = soup.nodes.values()
-    assert soup.run(5, until=lambda: all(node.disk.commits for node in everybody))
-    first = soup.nodes[joiner].disk.commits[0].record.plan
+    world = World(world_genesis(2))
+    joiner = world.genesis.membership.allowed[0]
+    world.join(joiner)
+    world.run(2)
+    everybody_contributes(world)
+    everybody = world.nodes.values()
+    assert world.run(5, until=lambda: all(node.disk.commits for node in everybody))
+    first = world.nodes[joiner].disk.commits[0].record.plan
     assert joiner not in {member.peer for member in first.members}
     assert joiner in first.next_roster
-    soup.run(2)
-    everybody_contributes(soup)
-    assert soup.run(5, until=lambda: all(len(node.disk.commits) == 2 for node in everybody))
-    assert joiner in {member.peer for member in soup.nodes[joiner].disk.commits[1].record.plan.members}
-    assert not soup.rejected
+    world.run(2)
+    everybody_contributes(world)
+    assert world.run(5, until=lambda: all(len(node.disk.commits) == 2 for node in everybody))
+    assert joiner in {member.peer for member in world.nodes[joiner].disk.commits[1].record.plan.members}
+    assert not world.rejected
 
 
 def test_a_stranger_is_never_admitted_to_a_listed_run():
-    soup = Soup(soup_genesis(2))
-    stranger = soup_genesis(9).membership.roster[8]
-    assert not soup.genesis.membership.admits(stranger)
-    soup.join(stranger)
-    soup.run(2)
-    for peer in soup.genesis.membership.roster:
-        soup.contribute(peer)
-    soup.run(5)
-    assert stranger not in soup.nodes[soup.genesis.membership.roster[0]].disk.commits[0].record.plan.next_roster
+    world = World(world_genesis(2))
+    stranger = world_genesis(9).membership.roster[8]
+    assert not world.genesis.membership.admits(stranger)
+    world.join(stranger)
+    world.run(2)
+    for peer in world.genesis.membership.roster:
+        world.contribute(peer)
+    world.run(5)
+    assert stranger not in world.nodes[world.genesis.membership.roster[0]].disk.commits[0].record.plan.next_roster
 
 
 def test_members_silent_for_long_are_dropped_by_a_commit_and_come_back_by_another():
-    soup = Soup(soup_genesis(4))
-    gone = next(iter(soup.nodes))
-    soup.crash(gone)
-    others = [node for peer, node in soup.nodes.items() if peer != gone]
-    soup.run(65)
-    everybody_contributes(soup)
-    assert soup.run(20, until=lambda: all(node.disk.commits for node in others))
+    world = World(world_genesis(4))
+    gone = next(iter(world.nodes))
+    world.crash(gone)
+    others = [node for peer, node in world.nodes.items() if peer != gone]
+    world.run(65)
+    everybody_contributes(world)
+    assert world.run(20, until=lambda: all(node.disk.commits for node in others))
     assert gone not in others[0].disk.commits[0].record.plan.next_roster
-    soup.start(gone)
-    soup.run(3)
-    everybody_contributes(soup)
-    assert soup.run(20, until=lambda: all(len(node.disk.commits) == 2 for node in others))
+    world.start(gone)
+    world.run(3)
+    everybody_contributes(world)
+    assert world.run(20, until=lambda: all(len(node.disk.commits) == 2 for node in others))
     assert gone in others[0].disk.commits[1].record.plan.next_roster
 
 
 def test_leases_of_a_round_do_not_overlap_with_the_next():
-    soup = Soup(soup_genesis(3))
+    world = World(world_genesis(3))
     for number in (1, 2):
-        everybody_contributes(soup)
-        soup.run(20, until=lambda number=number: all(len(node.disk.commits) == number for node in soup.nodes.values()))
-    cursors = [commit.record.plan.data_cursor for commit in next(iter(soup.nodes.values())).disk.commits]
+        everybody_contributes(world)
+        world.run(
+            20, until=lambda number=number: all(len(node.disk.commits) == number for node in world.nodes.values())
+        )
+    cursors = [commit.record.plan.data_cursor for commit in next(iter(world.nodes.values())).disk.commits]
     assert cursors == [30, 60]

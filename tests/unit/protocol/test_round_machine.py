@@ -44,12 +44,12 @@ from atoll.protocol.round_machine import (
     advance,
     begin,
 )
-from atoll.protocol.simulator import digest, soup_genesis
+from atoll.protocol.simulator import digest, world_genesis
 from atoll.protocol.spans import assign_spans
 from atoll.protocol.standing import Standing
 from atoll.protocol.transport import RemoteProtocolError
 
-GENESIS = soup_genesis(3)
+GENESIS = world_genesis(3)
 STATE = digest("state")
 PEOPLE = {
     identity.peer_id: identity for identity in (Identity.from_seed(bytes([number + 1]) * 32) for number in range(3))

@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from atoll.protocol.round_machine import Acceptor
-from atoll.protocol.simulator import soup_genesis
+from atoll.protocol.simulator import world_genesis
 from atoll.protocol.votes import VoteFileDamaged, VoteStore
 
-PEERS = soup_genesis(3).membership.roster
+PEERS = world_genesis(3).membership.roster
 PEER = PEERS[0]
 
 

@@ -6,6 +6,7 @@ import asyncio
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from functools import partial
 from pathlib import Path
 
 import numpy as np
@@ -25,13 +26,15 @@ from atoll.protocol.identity import Identity, PeerId
 from atoll.protocol.memory import MemoryNetwork
 from atoll.protocol.messages import Member, Plan, Record, Span
 from atoll.protocol.results import ResultStore
+from atoll.protocol.signed_results import signed
 from atoll.protocol.spec import LimitsConfig, TrustConfig
 from atoll.protocol.weights import weights
 
 PATIENT_S = 5.0
 """A test with such a time limit has no fault that time must reveal: then no other limit is short either."""
 QUICK = ExchangeSettings(contact_timeout_s=0.15, keepalive_interval_s=0.05, frame_bytes=1000)
-PEERS = [Identity.from_seed(bytes([number]) * 32).peer_id for number in range(1, 9)]
+IDENTITIES = [Identity.from_seed(bytes([number]) * 32) for number in range(1, 9)]
+PEERS = [identity.peer_id for identity in IDENTITIES]
 
 
 class Lab:
@@ -54,7 +57,7 @@ class Lab:
         self.codec = codec(codec_name)
         self.grid = ChunkGrid(num_elements, chunk_elements, self.codec)
         self.network = MemoryNetwork(progress_timeout_s=progress_timeout_s, window_bytes=4000)
-        self.peers = PEERS[:num_peers]
+        self.identities, self.peers = IDENTITIES[:num_peers], PEERS[:num_peers]
         self.tokens = list(tokens or [100 + 37 * i for i in range(num_peers)])
         if settings is QUICK and progress_timeout_s >= PATIENT_S:
             settings = replace(QUICK, contact_timeout_s=progress_timeout_s)
@@ -140,7 +143,10 @@ class Lab:
             self.events[me].append,
             self.settings,
             self.executor,
+            trust=TrustConfig(),
+            limits=LimitsConfig(),
             is_alive=lambda other: other not in self.dead,
+            sign=partial(signed, self.identities[peer]),
         )
 
     async def run(self, absent: Iterable[int] = ()) -> dict[int, ExchangeReport]:

@@ -14,6 +14,7 @@ from atoll.protocol.exchange import MemberExcluded, check_plan
 from atoll.protocol.exchange.wire import ACKNOWLEDGED
 from atoll.protocol.memory import CorruptStream
 from atoll.protocol.messages import SpanResult
+from atoll.protocol.signed_results import signed
 from atoll.protocol.transport import RemoteProtocolError, StreamClosed
 
 
@@ -167,9 +168,9 @@ def chunk(position):
     return b"C" + position.to_bytes(4, "little")
 
 
-def final(swarm, digest, **changes):
+def final(swarm, digest, signer=0, **changes):
     result = SpanResult(plan=swarm.plan.content_id(), span=0, included=(True, True), digest=digest)
-    return b"F" + bytes(4) + result.model_copy(update=changes).canonical()
+    return b"F" + bytes(4) + signed(swarm.identities[signer], result.model_copy(update=changes)).canonical()
 
 
 @pytest.mark.parametrize(
@@ -186,6 +187,10 @@ def final(swarm, digest, **changes):
         (lambda swarm, mean: [b"F" + bytes(4) + b"\x80\x04pickle"], "malformed span result"),
         (lambda swarm, mean: [final(swarm, "0" * 64, span=1)], "span result of another plan"),
         (lambda swarm, mean: [final(swarm, "0" * 64, included=(True,))], "span result of another plan"),
+        (
+            lambda swarm, mean: [chunk(0), mean, final(swarm, "0" * 64, signer=1)],
+            "span result without its owner's signature",
+        ),
         (lambda swarm, mean: [bytes(1 << 16)], "frame too long"),
     ],
 )
