@@ -21,11 +21,13 @@ from .amending import Learned
 from .amendments import Amendment, RunRules
 from .chunks import ChunkGrid, Contribution
 from .commit_server import CommitServer
+from .event_queue import EventQueue
 from .evidence_store import EvidenceStore
 from .exchange import ExchangeCounters, ExchangeSettings
 from .gate import Gate
 from .heartbeats import Heartbeats, NodeFacts, Progress, Rhythm, compose
 from .identity import Identity, PeerId
+from .incoming import Incoming
 from .lag import FAR_BEHIND_ROUNDS, Prove
 from .mail import Mail
 from .memories import Memories
@@ -38,14 +40,13 @@ from .outcomes import Aborted, Committed, Outcome, RoundEvent
 from .oversight import Oversight
 from .peers import PeerInfo, PeerTable
 from .points import Observer, Points
-from .reception import Reception
 from .recovery import Recovery
 from .reduction import Reduction
 from .replica import Replica
 from .result_signer import ResultSigner
 from .results import ResultStore
 from .resync import Sync
-from .round_loop import RoundLoop
+from .round_loop import RoundLoop, Work
 from .round_machine import Phase, Tick, Woke
 from .rule_book import RuleBook
 from .spec import Genesis, TimingConfig
@@ -108,6 +109,21 @@ class RoundDriver:
         self._points = Points(observer, replica, self._mail, clock)
         commits = CommitServer(replica, self._mail, timing.heartbeat_interval_s, clock)
         self._votes = VoteStore(folder / "votes", book.rules.lineage)
+        self._results = ResultStore(folder / "results", grid, FAR_BEHIND_ROUNDS)
+        self._executor = ThreadPoolExecutor(max_workers=2, thread_name_prefix="exchange")
+        self._queue: EventQueue[Work] = EventQueue(clock)
+        self._exchange = exchange
+        self._oversight = Oversight(
+            me=identity.peer_id,
+            genesis=genesis,
+            grid=grid,
+            transport=gate,
+            store=EvidenceStore(folder / "evidence", grid),
+            executor=self._executor,
+            feed=self._queue.put,
+            observe=self._points.observe,
+        )
+        self._reduction = self._make_reduction(grid, timing, ResultSigner(identity, folder / "signed"))
         self._loop = RoundLoop(
             book=book,
             replica=replica,
@@ -119,6 +135,9 @@ class RoundDriver:
             peers=self._peers,
             points=self._points,
             commits=commits,
+            queue=self._queue,
+            reduction=self._reduction,
+            oversight=self._oversight,
             sync=sync,
             prove=prove,
             on_new_head=lambda: self._heartbeats.say_now(),
@@ -126,33 +145,11 @@ class RoundDriver:
             on_rules_differ=lambda peer: self._heartbeats.say_to(peer),
             clock=clock,
         )
-        self._results = ResultStore(folder / "results", grid, FAR_BEHIND_ROUNDS)
-        self._executor = ThreadPoolExecutor(max_workers=2, thread_name_prefix="exchange")
-        evidence, feed, observe = EvidenceStore(folder / "evidence", grid), self._loop.queue.put, self._points.observe
-        self._oversight = self._loop.oversight = Oversight(
-            identity.peer_id, genesis, grid, transport, evidence, self._executor, feed, observe
-        )
-        self._reduction = self._loop.reduction = Reduction(
-            me=identity.peer_id,
-            grid=grid,
-            transport=transport,
-            store=self._results,
-            executor=self._executor,
-            settings=exchange or _exchange_settings(timing),
-            feed=feed,
-            observe=observe,
-            peers=self._peers.others,
-            is_alive=lambda peer: self._peers.may_live(peer, self._loop.genesis.timing.heartbeat_timeout_s),
-            oversight=self._oversight,
-            signer=ResultSigner(identity, folder / "signed"),
-        )
-        self._exchange = exchange
-        self._heartbeats = Heartbeats(
-            _rhythm(timing), directory, self._mail, self._peers, self._compose_heartbeat, wall_clock, gate.admits
-        )
+        words = (self._compose_heartbeat, wall_clock, gate.admits)
+        self._heartbeats = Heartbeats(_rhythm(timing), directory, self._mail, self._peers, *words)
         self._progress = Progress()
-        self._memories = Memories(book, replica, self._mail, self._peers, self._loop.queue.put, clock)
-        self._reception = self._make_reception(commits)
+        self._memories = Memories(book, replica, self._mail, self._peers, self._queue.put, clock)
+        self._incoming = self._make_incoming(commits)
         self._tasks: set[asyncio.Task[None]] = set()
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Gets the exception that ended the driver, if one does; the node should wait for it."""
@@ -202,7 +199,7 @@ class RoundDriver:
     @property
     def num_alive(self) -> int:
         """Members of the roster that are heard from, this node included."""
-        now_s, timeout_s = self._clock(), self._loop.genesis.timing.heartbeat_timeout_s
+        now_s, timeout_s = self._clock(), self.genesis.timing.heartbeat_timeout_s
         return 1 + sum(info.is_alive(now_s, timeout_s) for peer, info in self.peers.items() if peer in self.roster)
 
     @property
@@ -237,7 +234,7 @@ class RoundDriver:
 
     def amend(self, amendments: Iterable[Amendment]) -> None:
         """Amendments of this node's operator: checked, kept, put in force and spread like those of others."""
-        self._loop.queue.put(Learned(tuple(amendments)))
+        self._queue.put(Learned(tuple(amendments)))
 
     async def contribute(self, contribution: Contribution) -> Outcome:
         """Offer a contribution and wait until its round is decided or it is withdrawn.
@@ -248,7 +245,7 @@ class RoundDriver:
         if self.failed.done():
             self.failed.result()
         offer = self._loop.pending.open(contribution)
-        self._loop.queue.put(offer)
+        self._queue.put(offer)
         return await offer.outcome
 
     # --- life ---------------------------------------------------------------------------------------------------------
@@ -262,7 +259,7 @@ class RoundDriver:
         if self._votes.is_unsure:
             self._memories.begin()
         await self._loop.begin()
-        self._transport.on_message(self._reception.take)
+        self._transport.on_message(self._incoming.take)
         for work in (self._loop.run(), self._tick(), self._heartbeats.beat(), self._heartbeats.discover()):
             self._spawn(work)
 
@@ -305,13 +302,13 @@ class RoundDriver:
         """Time passes for the machine. A long gap means that this process was suspended."""
         last_s = self._clock()
         while True:
-            timing = self._loop.genesis.timing
+            timing = self.genesis.timing
             await asyncio.sleep(timing.heartbeat_interval_s / _TICKS_PER_HEARTBEAT)
             slept_s, last_s = self._clock() - last_s, self._clock()
             if slept_s > timing.heartbeat_timeout_s:
                 self._points.observe("node.woke", {"slept_s": slept_s})
-                self._loop.queue.put(Woke())
-            self._loop.queue.put(Tick())
+                self._queue.put(Woke())
+            self._queue.put(Tick())
             self._memories.ask()
 
     # --- for the parts ------------------------------------------------------------------------------------------------
@@ -323,8 +320,24 @@ class RoundDriver:
         self._heartbeats.rhythm = _rhythm(genesis.timing)
         self._reduction.settings = self._exchange or _exchange_settings(genesis.timing)
 
-    def _make_reception(self, commits: CommitServer) -> Reception:
-        return Reception(
+    def _make_reduction(self, grid: ChunkGrid, timing: TimingConfig, signer: ResultSigner) -> Reduction:
+        return Reduction(
+            me=self._mail.me,
+            grid=grid,
+            transport=self._transport,
+            store=self._results,
+            executor=self._executor,
+            settings=self._exchange or _exchange_settings(timing),
+            feed=self._queue.put,
+            observe=self._points.observe,
+            peers=self._peers.others,
+            is_alive=lambda peer: self._peers.may_live(peer, self.genesis.timing.heartbeat_timeout_s),
+            oversight=self._oversight,
+            signer=signer,
+        )
+
+    def _make_incoming(self, commits: CommitServer) -> Incoming:
+        return Incoming(
             mail=self._mail,
             peers=self._peers,
             heartbeats=self._heartbeats,

@@ -10,7 +10,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, assert_never
+from typing import Any, TypeAlias, assert_never
 
 from . import round_machine as machine
 from .agreement import Agreement
@@ -60,11 +60,12 @@ _DISK_RETRY_S = 2.0
 _OUTDATED = "the run has gone on to a protocol that this version does not speak"
 
 
-class RoundLoop:
-    """One node's rounds, one after another. `reduction` and `oversight` are set before `begin`."""
+Work: TypeAlias = Event | Offer | Learned | Recollected
+"""What waits for the round loop."""
 
-    reduction: Reduction
-    oversight: Oversight
+
+class RoundLoop:
+    """One node's rounds, one after another."""
 
     def __init__(
         self,
@@ -79,6 +80,9 @@ class RoundLoop:
         peers: PeerTable,
         points: Points,
         commits: CommitServer,
+        queue: EventQueue[Work],
+        reduction: Reduction,
+        oversight: Oversight,
         sync: Sync | None,
         prove: Prove | None,
         on_new_head: Callable[[], None],
@@ -92,7 +96,7 @@ class RoundLoop:
         self._mail, self._peers, self._points, self._clock = mail, peers, points, clock
         observe = points.observe
         self._on_new_head, self._on_rules, self._on_rules_differ = on_new_head, on_rules, on_rules_differ
-        self.queue: EventQueue[Event | Offer | Learned | Recollected] = EventQueue(clock)
+        self.queue, self._reduction, self._oversight = queue, reduction, oversight
         self._early = EarlyMessages()
         self._state: RoundState | None = None
         self._paces: deque[Pace] = deque(maxlen=NUM_ROUNDS)
@@ -135,7 +139,7 @@ class RoundLoop:
             while self._mail.own:
                 await self._take(self._mail.own.popleft(), self._clock())
 
-    async def _take(self, event: Event | Offer | Learned | Recollected, at_s: float) -> None:
+    async def _take(self, event: Work, at_s: float) -> None:
         match event:
             case Offer():
                 await self._offer(event, at_s)
@@ -185,7 +189,7 @@ class RoundLoop:
         """Messages of this round go to the machine, those of the next wait, those of past ones get the commit."""
         number = round_of(event.body)
         if number == self.round:
-            if self.oversight.note(event):
+            if self._oversight.note(event):
                 await self._advance(event, at_s)
         elif number < self.round:
             if isinstance(event.body, Ready | PlanMessage | Proposal | Prepare):
@@ -247,7 +251,7 @@ class RoundLoop:
 
     def _cancel_attempt(self) -> None:
         if self._state is not None and self._state.attempt is not None:
-            self.reduction.cancel(self._state.attempt.plan_id)
+            self._reduction.cancel(self._state.attempt.plan_id)
 
     def _obey(self, number: int) -> bool:
         """Go by the rules of a round; whether this node speaks the protocol that they require."""
@@ -276,7 +280,7 @@ class RoundLoop:
         if abstain and not self._votes.is_unsure:
             self._points.observe("votes.abstaining", {})
             self._points.observe("votes.abstaining", {})
-        self.oversight.begin(self._genesis, standing)
+        self._oversight.begin(self._genesis, standing)
         rules = Rules(
             genesis=self._genesis,
             me=self._mail.me,
@@ -287,7 +291,7 @@ class RoundLoop:
             abstain=abstain,
             alternatives=tuple(self._book.rules.possible(number))[1:],
             recent=tuple(self._paces),
-            proven=self.oversight.proven,
+            proven=self._oversight.proven,
             is_signed=is_signed,
             is_sealed=is_sealed,
         )
@@ -295,7 +299,7 @@ class RoundLoop:
         self._points.begin_round()
         self._state = machine.begin(rules, acceptor, self._peers.views(), self._clock())
         if acceptor.accepted is not None:
-            self.reduction.report_held(acceptor.accepted.record)
+            self._reduction.report_held(acceptor.accepted.record)
         for commit in self._replica.commits(number, 1):
             # The chain is ahead of the state: a crash, or a state restored from an older checkpoint. It is decided.
             self.queue.put(Received(self._mail.me, commit, b""))
@@ -332,7 +336,7 @@ class RoundLoop:
         acceptors = [action.acceptor for action in actions if isinstance(action, machine.Persist)]
         if not acceptors:
             return True
-        if not self.reduction.vouches(self._state and self._state.acceptor.accepted, acceptors[-1].accepted):
+        if not self._reduction.vouches(self._state and self._state.acceptor.accepted, acceptors[-1].accepted):
             return False
         try:
             await asyncio.to_thread(self._votes.save, self.round, acceptors[-1])
@@ -352,11 +356,11 @@ class RoundLoop:
                 self._mail.post(action.to, action.message)
                 self._points.posted(action.message)
             case machine.StartExchange():
-                self.reduction.start(action.plan, self.pending.contribution, self._genesis)
+                self._reduction.start(action.plan, self.pending.contribution, self._genesis)
             case machine.CancelExchange():
-                self.reduction.cancel(action.plan_id)
+                self._reduction.cancel(action.plan_id)
             case machine.FetchResults():
-                self.reduction.fetch(action.record)
+                self._reduction.fetch(action.record)
             case machine.GiveUp():
                 self._points.observe("round.aborted", {"reason": action.reason})
                 self.pending.settle(Aborted(action.reason))
@@ -379,7 +383,7 @@ class RoundLoop:
                 self._points.observe("results.unavailable", {})
         number = self.round
         state_hash = await self._apply_durably(commit, mean)
-        self.reduction.decided(commit.record)
+        self._reduction.decided(commit.record)
         self._votes.prune(number)
         await self._end_abstention(commit)
         contribution = self.pending.contribution
@@ -407,7 +411,7 @@ class RoundLoop:
 
     async def _obtain(self, record: Record) -> memoryview | None:
         """The decided bytes; None if nobody gives them in time, or as soon as it is clear that nobody has to."""
-        obtaining = asyncio.ensure_future(self.reduction.obtain(record, self._genesis.timing.attempt_timeout_s))
+        obtaining = asyncio.ensure_future(self._reduction.obtain(record, self._genesis.timing.attempt_timeout_s))
         try:
             while not obtaining.done() and not self._resync.is_shorter:
                 await asyncio.wait({obtaining}, timeout=self._genesis.timing.heartbeat_interval_s)

@@ -18,7 +18,7 @@ from .lab import Event, Node, eventually, hashes_by_round, journalled_commits, r
 
 pytestmark = pytest.mark.e2e
 
-HEARTBEAT_TIMEOUT_S, PROGRESS_TIMEOUT_S, ATTEMPT_TIMEOUT_S = 3.0, 3.0, 8.0
+HEARTBEAT_TIMEOUT_S, PROGRESS_TIMEOUT_S, ATTEMPT_TIMEOUT_S = 3.0, 3.0, 6.0
 NUM_STEPS = 4
 SETTINGS = (
     f"inner.num_steps={NUM_STEPS}",
@@ -27,7 +27,7 @@ SETTINGS = (
     "timing.heartbeat_interval_s=0.5",
     f"timing.heartbeat_timeout_s={HEARTBEAT_TIMEOUT_S}",
     f"timing.progress_timeout_s={PROGRESS_TIMEOUT_S}",
-    "timing.ready_grace_s=8.0",
+    "timing.ready_grace_s=5.0",
     f"timing.attempt_timeout_s={ATTEMPT_TIMEOUT_S}",
 )
 TOKENS_PER_STEP = 512
@@ -72,9 +72,17 @@ def running(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Swarm]:
 
 @pytest.fixture
 def nodes(running: Swarm) -> list[Node]:
-    """The four members, all of them counting."""
-    all_count_again(running.members)
+    """The four members, all of them counting, and no stream between any two of them stalled by an earlier fault."""
+    began_s = time.monotonic()
+    for node in running.members:
+        node.wait_for("three rounds at full speed", lambda events: is_at_full_speed(events, began_s), DEADLINE_S)
     return running.members
+
+
+def is_at_full_speed(events: list[Event], since_s: float) -> bool:
+    """Whether the last three rounds counted and took less than a stall does."""
+    recent = [event for event in rounds(events) if event["at_s"] > since_s][-3:]
+    return len(recent) == 3 and all(event["counted"] and event["seconds"] < PROGRESS_TIMEOUT_S for event in recent)
 
 
 # --- what is true after every fault -----------------------------------------------------------------------------------
@@ -138,7 +146,7 @@ def test_a_partition_stops_the_smaller_side_alone_which_says_so_until_they_meet_
         assert head([lonely]) <= last + 1  # one that was all but decided when the wire was cut
         since, before = len(lonely.events), head(others)
     all_count_again(nodes)
-    assert says(lonely, since, None)["state"] in ("training", "exchanging", "applying")
+    says(lonely, since, None)  # there is nothing to explain any more
     assert first_counted(lonely, before)["tokens"] <= LEASE_TOKENS, "work that missed more than one commit counted"
 
 
@@ -176,7 +184,7 @@ def test_a_slow_link_leaves_nobody_behind(nodes: list[Node]) -> None:
 
 def test_a_stream_that_ends_half_way_without_a_word_costs_the_others_one_limit(nodes: list[Node]) -> None:
     *others, lost = nodes
-    with slowed(lost, kbit_per_s=400):  # an exchange lasts for seconds
+    with slowed(lost, kbit_per_s=1000):  # an exchange lasts for a second
         since = len(lost.points())
         eventually("it sends", lambda: "exchange.sending" in lost.points()[since:], DEADLINE_S)
         with cut([lost], others):
@@ -212,26 +220,26 @@ def negative(value: Any, path: str = "") -> Iterator[str]:
         yield path
 
 
-@pytest.mark.parametrize(
-    ("offset_s", "text"), [(3600, "1 h 00 min ahead of"), (-3600, "1 h 00 min behind"), (40, "40 s ahead of")]
-)
 def test_clk_01_a_clock_that_jumps_is_said_once_with_its_offset_and_no_round_is_lost(
-    running: Swarm, nodes: list[Node], offset_s: int, text: str
+    running: Swarm, nodes: list[Node]
 ) -> None:
     *others, wrong = nodes
     num_before, before = len(clock_warnings(wrong)), head(nodes)
-    running.clock_of(wrong).set(offset_s)
     try:
-        wrong.wait_for("the warning", lambda _: len(clock_warnings(wrong)) > num_before, DEADLINE_S)
-        go_on(nodes, within_s=SLACK_S)
-        status = wrong.ask("status")
-        assert status["network"]["clock_offset_ms"] == pytest.approx(-1000 * offset_s, abs=2000)
-        assert [alert["code"] for alert in status["alerts"]] == ["clock_skew"]
-        assert all(path.endswith("clock_offset_ms") for path in negative(status)), list(negative(status))
+        for offset_s in (3600, -3600):
+            running.clock_of(wrong).set(offset_s)
+            number = len(clock_warnings(wrong))
+            wrong.wait_for("the warning", lambda _: len(clock_warnings(wrong)) > number, DEADLINE_S)  # noqa: B023
+            go_on(nodes, within_s=SLACK_S)
+            status = wrong.ask("status")
+            assert status["network"]["clock_offset_ms"] == pytest.approx(-1000 * offset_s, abs=2000)
+            assert [alert["code"] for alert in status["alerts"]] == ["clock_skew"]
+            assert {path for path in negative(status) if not path.endswith("clock_offset_ms")} == set()
     finally:
         running.clock_of(wrong).set(0)
     eventually("the alert goes", lambda: not wrong.ask("status")["alerts"], 20)
-    assert [warning.startswith(text) for warning in clock_warnings(wrong)[num_before:]] == [True]
+    said = clock_warnings(wrong)[num_before:]
+    assert [text.partition(" the other")[0] for text in said] == ["1 h 00 min ahead of", "1 h 00 min behind"]
     assert all(event["counted"] for event in rounds(wrong.events) if event["round"] > before)
     assert not any(clock_warnings(node) for node in others), "one wrong clock is not everybody's"
     all_count_again(nodes)

@@ -30,7 +30,7 @@ from .sealing import ClockApart, OtherLineage
 from .transport import RemoteProtocolError
 
 
-class Reception:
+class Incoming:
     """`take` is a `transport.MessageHandler`."""
 
     def __init__(
