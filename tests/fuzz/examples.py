@@ -80,6 +80,7 @@ MESSAGES: tuple[m.Message, ...] = (
     COMMIT,
     m.Attest(round=1, record=RECORD.content_id(), state_hash=ZERO),
     m.CommitRequest(fragment=0, round=1),
+    m.Refused(why="the invite has expired"),
 )
 
 
