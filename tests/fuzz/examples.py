@@ -84,6 +84,7 @@ MESSAGES: tuple[m.Message, ...] = (
     m.Amendments(amendments=("{}",)),
     m.MemoryRequest(round=1),
     m.Memory(round=1, envelope=e.seal(ME, HEADER, HEARTBEAT).hex()),
+    m.Refused(why="the invite has expired"),
 )
 
 
