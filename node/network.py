@@ -1,12 +1,14 @@
-"""The node's network: its settings as `Swarm` wants them, and how what it reports reads. Pure except for one probe."""
+"""The node's network: its settings as `Swarm` wants them, its start, and how what it reports reads."""
 
 from __future__ import annotations
 
 import socket
+from collections.abc import Callable
 
 from ..protocol.identity import PeerId
 from ..protocol.spec import Genesis
-from ..protocol.swarm import SwarmEvent, SwarmSettings
+from ..protocol.swarm import PortInUse, Swarm, SwarmError, SwarmEvent, SwarmSettings
+from .errors import UserError
 from .reasons import Reason, State, explain
 from .settings import NodeSettings
 from .snapshot import LogLevel
@@ -65,3 +67,15 @@ def tell(telemetry: Telemetry, event: SwarmEvent) -> None:
     else:
         telemetry.clear_alert(NOT_REACHABLE)
         telemetry.say(f"other peers can reach this node, {event.text}")
+
+
+async def start_swarm(settings: SwarmSettings, on_event: Callable[[SwarmEvent], None]) -> Swarm:
+    """The running network. Raises `UserError` that names what the user can mend."""
+    try:
+        return await Swarm.start(settings, on_event)
+    except SwarmError as error:
+        what, _, todo = str(error).partition("; ")
+        raise UserError(what, "", todo or "see the log", code="swarm") from None
+    except PortInUse as error:
+        what, _, _ = str(error).partition("; ")
+        raise UserError(what, "", "choose another with --port, or 0 for a free one", code="port_in_use") from None

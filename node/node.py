@@ -8,40 +8,29 @@ from __future__ import annotations
 
 import asyncio
 import contextlib
-import os
 import time
 from collections.abc import Coroutine, Mapping
 
-from ..kernels.chunk_grid import ChunkGrid
-from ..kernels.codec import codec
-from ..protocol.amendments import InvalidAmendment, RunRules
 from ..protocol.identity import Identity, PeerId
 from ..protocol.messages import Commit
 from ..protocol.outcomes import Committed, RoundEvent
 from ..protocol.peers import PeerInfo
 from ..protocol.round_driver import NodeFacts, RoundDriver
-from ..protocol.rule_book import RuleBook
-from ..protocol.spec import PROTOCOL_VERSION, Genesis
+from ..protocol.spec import PROTOCOL_VERSION
 from ..protocol.state_sync import StateServer, StateUnavailable, SyncProgress
-from ..protocol.swarm import PortInUse, Swarm, SwarmError, SwarmEvent
+from ..protocol.swarm import Swarm, SwarmEvent
 from ..protocol.transport import RemoteProtocolError
 from ..training.checkpoint import Saved
-from ..training.config import TrainerSpec
-from ..training.flat import initial_state
 from ..training.reducer import Evaluation, Hello, Progress, Ready, Report, Warned, Withheld
-from ..training.shared_buffers import SharedBuffers
 from . import network
-from .amendment_store import AmendmentStore
-from .chain import Chain
 from .donor import Donor
+from .ending import others_are_done
 from .errors import UserError
 from .failures import Failures
-from .injected_faults import nan_round
-from .known_peers import KnownPeers
-from .overview import Parts
+from .local_parts import LocalParts
+from .overview import LiveParts
 from .reasons import Reason, State
 from .receipts import ReceiptBook
-from .replica import Replica, archive_of, checkpoint_store
 from .reporter import Reporter
 from .run_spec import RunSpec, training_config
 from .settings import NodeSettings
@@ -61,36 +50,26 @@ class Node:
     """Built, then `run` once, then `stop`."""
 
     def __init__(self, settings: NodeSettings, spec: RunSpec, identity: Identity, telemetry: Telemetry) -> None:
-        self._settings, self._spec, self._identity, self._telemetry = settings, spec, identity, telemetry
-        self._genesis, self._inner = spec.genesis, spec.training.inner
-        exchange = self._genesis.exchange
-        self._codec = codec(exchange.codec)
-        self._grid = ChunkGrid(spec.layout.num_elements, exchange.chunk_elements, self._codec)
-        self._buffers = SharedBuffers.create(self._grid.num_elements, self._grid.num_chunks, self._grid.total_encoded)
-        self._event_loop = asyncio.get_running_loop()
-        self._amendments = AmendmentStore(settings.folder)
-        self._book = RuleBook(self._known_rules(), self._amendments.append)
-        self._known_peers = KnownPeers(settings.folder / "peers.json")
-        self._replica = self._open_replica()
+        self._local = local = LocalParts.open(settings, spec, identity, telemetry, self._on_saved)
+        self._telemetry, self._replica = telemetry, local.replica
         self._trainer = TrainerProcess(
-            self._trainer_spec(),
+            local.trainer_spec(),
             settings.folder / "trainer",
-            self._buffers,
+            local.buffers,
             on_report=self._on_report,
             on_death=self._on_trainer_death,
         )
-        self._swarm: Swarm | None = None
-        self._driver: RoundDriver | None = None
-        self._rounds: TrainerRounds | None = None
+        self._live: LiveParts | None = None
+        """None before the network is up, and after `stop`."""
         self._reporter = Reporter(telemetry, spec, identity.peer_id, settings.name, VERSION, self._replica)
-        self._receipts = ReceiptBook(identity, self._genesis.run_id, telemetry.journal)
+        self._receipts = ReceiptBook(identity, spec.genesis.run_id, telemetry.journal)
         self._tasks: list[asyncio.Task[None]] = []
         self._early_reports: list[Report] = []
         self._evaluation = asyncio.Event()
         """The last committed state is evaluated."""
         self._applied = asyncio.Event()
         self._failures = Failures()
-        self._in_vain: asyncio.Future[None] = self._event_loop.create_future()
+        self._in_vain: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Gets the error that ends a node whose contributions fail again and again."""
 
     @property
@@ -98,165 +77,113 @@ class Node:
         return self._replica.head_round
 
     @property
-    def _rules(self) -> Genesis:
-        """Those that the present round is held under."""
-        return self._book.rules.at(self.head_round + 1)
-
-    def _known_rules(self) -> RunRules:
-        """By this node's disk, and by what came with the run spec; nothing is in force that is not kept."""
-        rules = self._amendments.load(self._genesis)
-        try:
-            known = rules.extended(self._spec.amendments)
-        except InvalidAmendment as error:
-            raise UserError("amendments of the run spec", str(error), "get them from the operator again") from None
-        self._amendments.append(known.amendments[len(rules.amendments) :])
-        return known
-
-    @property
     def is_finished(self) -> bool:
         """Whether the run's last round is applied."""
-        last = self._rules.stop.num_rounds
+        last = self._local.rules.stop.num_rounds
         return last > 0 and self.head_round >= last
 
-    def _trainer_spec(self) -> TrainerSpec:
-        settings = self._settings
-        return TrainerSpec(
-            training=self._spec.training,
-            chunk_elements=self._genesis.exchange.chunk_elements,
-            codec=self._genesis.exchange.codec,
-            num_threads=settings.num_threads or os.cpu_count() or 1,
-            device=settings.device,
-            nan_round=nan_round(),
-        )
-
-    def _open_replica(self) -> Replica:
-        def on_point(point: str) -> None:  # called by the thread that saves
-            self._telemetry.journal.point(point, "saving the committed state", round=self._replica.head_round)
-
-        def on_warning(text: str) -> None:
-            self._event_loop.call_soon_threadsafe(self._telemetry.warn, text)
-
-        replica = Replica(
-            book=self._book,
-            initial=lambda: initial_state(self._spec.training.model),
-            buffers=self._buffers,
-            grid=self._grid,
-            outer_of=lambda rules: training_config(rules, "rules in force").outer,
-            store=checkpoint_store(self._settings.folder, self._settings.num_checkpoints, on_warning, on_point),
-            chain=Chain(self._settings.folder / "chain.jsonl"),
-            archive=archive_of(self._genesis, self._identity.peer_id, self._settings.folder, on_warning),
-            on_saved=self._on_saved,
-        )
-        if replica.restore():
-            self._telemetry.say(f"resumed after round {replica.head_round} from the checkpoint")
-        return replica
-
-    def _on_saved(self, saved: Saved, num_kept: int) -> None:
-        """Called by the thread that saves."""
-        number = self._replica.head_round
-        self._event_loop.call_soon_threadsafe(self._reporter.checkpoint, number, saved.num_bytes, num_kept)
+    def _on_saved(self, round_number: int, saved: Saved, num_kept: int) -> None:
+        self._reporter.checkpoint(round_number, saved.num_bytes, num_kept)
 
     # --- life ---------------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
         """Take part until the run is finished. Raises `UserError` for what the user can mend."""
         self._spawn(self._run_trainer())
-        swarm = self._swarm = await self._start_swarm()
-        driver = self._driver = self._make_driver(swarm)
-        self._rounds = TrainerRounds(
-            me=self._identity.peer_id,
-            replica=self._replica,
-            buffers=self._buffers,
-            grid=self._grid,
-            inner=self._inner,
+        local = self._local
+        settings = network.swarm_settings(local.settings, local.rules, local.me, local.known_peers.addresses)
+        swarm = await network.start_swarm(settings, self._on_swarm_event)
+        try:
+            live = self._live = self._make_live(swarm)
+        except Exception:  # `stop` stops only what is live
+            await swarm.stop()
+            raise
+        self._reporter.attach(live)
+        if local.me not in live.driver.roster:
+            live.driver.set_progress(phase="starting")  # until there is a trainer: who is admitted is waited for
+        await live.driver.start()
+        self._spawn(live.rounds.run())
+        self._spawn(self._look(live))
+        self._spawn(self._open_when_met(live))
+        self._spawn(self._until_in_vain())
+        for report in self._early_reports:
+            self._on_report(report)
+        await self._until_finished(live.driver)
+
+    def _make_live(self, swarm: Swarm) -> LiveParts:
+        local, driver = self._local, self._make_driver(swarm)
+        rounds = TrainerRounds(
+            me=local.me,
+            replica=local.replica,
+            buffers=local.buffers,
+            grid=local.grid,
+            inner=local.spec.training.inner,
             terms=self._terms,
             contribute=driver.contribute,
             tell=self._trainer.send,
             on_warning=self._telemetry.warn,
-            may_train_on=lambda: driver.num_alive >= self._genesis.membership.min_peers,
+            may_train_on=lambda: driver.num_alive >= local.rules.membership.min_peers,
         )
-        donor = Donor(self._replica, lambda number: [raw.hex() for raw in driver.attestations(number).values()])
+        donor = Donor(local.replica, lambda number: [raw.hex() for raw in driver.attestations(number).values()])
         StateServer(driver.transport, donor, driver.executor)
-        self._reporter.attach(Parts(driver, swarm, self._rounds))
-        if self._identity.peer_id not in driver.roster:
-            driver.set_progress(phase="starting")  # until there is a trainer: who is admitted is waited for
-        await driver.start()
-        self._spawn(self._rounds.run())
-        self._spawn(self._look())
-        self._spawn(self._open_when_met())
-        self._spawn(self._until_in_vain())
-        for report in self._early_reports:
-            self._on_report(report)
-        await self._until_finished(driver)
+        return LiveParts(driver, swarm, rounds)
 
     def _spawn(self, work: Coroutine[None, None, None]) -> None:
         self._tasks.append(asyncio.create_task(work))
 
-    async def _start_swarm(self) -> Swarm:
-        known = self._known_peers.addresses
-        settings = network.swarm_settings(self._settings, self._rules, self._identity.peer_id, known)
-        try:
-            return await Swarm.start(settings, self._on_swarm_event)
-        except SwarmError as error:
-            what, _, todo = str(error).partition("; ")
-            raise UserError(what, "", todo or "see the log", code="swarm") from None
-        except PortInUse as error:
-            what, _, _ = str(error).partition("; ")
-            raise UserError(what, "", "choose another with --port, or 0 for a free one", code="port_in_use") from None
-
     def _terms(self) -> Terms:
         """What the rules in force mean for the trainer's next round."""
-        rules = self._rules
+        rules = self._local.rules
         is_held_up = rules.control.paused or rules.control.required_protocol > PROTOCOL_VERSION
         return Terms(
             last_round=rules.stop.num_rounds,
-            is_open=not is_held_up and rules.admits(self._identity.peer_id),
+            is_open=not is_held_up and rules.admits(self._local.me),
             inner_lr=training_config(rules, "rules in force").inner.lr,
         )
 
     def _make_driver(self, swarm: Swarm) -> RoundDriver:
+        local = self._local
         facts = NodeFacts(
-            lease_samples=self._inner.lease_samples,
-            name=self._settings.name,
+            lease_samples=local.spec.training.inner.lease_samples,
+            name=local.settings.name,
             version=VERSION,
             addresses=lambda: swarm.addresses[:8],
             reachable=lambda: swarm.is_met_by(self._other_members()),
         )
         return RoundDriver(
-            identity=self._identity,
-            genesis=self._genesis,
+            identity=local.identity,
+            genesis=local.spec.genesis,
             transport=swarm.transport,
             directory=swarm.directory,
-            folder=self._settings.folder / "rounds",
-            replica=self._replica,
-            grid=self._grid,
+            folder=local.settings.folder / "rounds",
+            replica=local.replica,
+            grid=local.grid,
             facts=facts,
             observer=self._on_round_event,
             sync=self._load_state,
             prove=self._prove_head,
-            book=self._book,
+            book=local.book,
         )
 
     def _other_members(self) -> list[PeerId]:
-        roster = () if self._driver is None else self._driver.roster
-        return [peer for peer in roster if peer != self._identity.peer_id]
+        return [peer for peer in self._replica.standing.roster if peer != self._local.me]
 
     async def stop(self, grace_s: float) -> None:
         """Save, say goodbye, close the network. Idempotent."""
-        if self._rounds is not None:
-            self._rounds.close()
+        live = self._live
+        if live is not None:
+            live.rounds.close()
         await self._trainer.stop(save=True, timeout_s=grace_s * 0.6)
         self._telemetry.point("node.saved", "what was trained is saved")
-        if self._driver is not None:
-            self._keep_receipt(None)
-            await self._driver.leave()
+        if live is not None:
+            self._keep_receipt(live.driver, None)
+            await live.driver.leave()
             self._telemetry.point("node.left", "the others know that this node leaves")
-        if self._swarm is not None:
-            await self._swarm.stop()
+            await live.swarm.stop()
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-        self._swarm = self._driver = self._rounds = None
+        self._live = None
 
     async def _run_trainer(self) -> None:
         try:
@@ -287,36 +214,27 @@ class Node:
                 await asyncio.wait_for(self._evaluation.wait(), _EVALUATION_PATIENCE_S)
 
     def _others_are_done(self, driver: RoundDriver) -> bool:
-        """Whether every member has applied the last round, has left, or has been silent for so long that it is lost.
-
-        One that only stalls (a suspended machine, a break of the network) finds nobody any more once we have ended.
-        """
-        now_s, patience_s = time.monotonic(), self._rules.timing.drop_after_s
-        members = (info for peer, info in driver.peers.items() if peer in driver.roster)
-        recent = (info.heartbeat for info in members if info.is_alive(now_s, patience_s))
-        return all(
-            heartbeat is not None and (heartbeat.round >= self.head_round or heartbeat.phase == "leaving")
-            for heartbeat in recent
-        )
+        patience_s = self._local.rules.timing.drop_after_s
+        return others_are_done(driver.roster, driver.peers, self.head_round, patience_s, time.monotonic())
 
     # --- what others say ----------------------------------------------------------------------------------------------
 
     def _on_swarm_event(self, event: SwarmEvent) -> None:
-        if event.kind == "addresses" and self._swarm is None and event.text.startswith("own addresses"):
+        if event.kind == "addresses" and self._live is None and event.text.startswith("own addresses"):
             return  # a moment later "listening on" says the same
         network.tell(self._telemetry, event)
 
     def _on_report(self, report: Report) -> None:
-        if self._rounds is None or self._driver is None:
+        if (live := self._live) is None:
             self._early_reports.append(report)
             return
         match report:
             case Hello():
                 self._reporter.trainer(report)
-                self._driver.set_progress(phase="training")
+                live.driver.set_progress(phase="training")
             case Progress():
                 self._reporter.progress(report)
-                self._driver.set_progress(
+                live.driver.set_progress(
                     phase="training",
                     num_inner_steps=report.step,
                     target_inner_steps=report.num_steps,
@@ -330,7 +248,7 @@ class Node:
                 if report.round == self.head_round:
                     self._evaluation.set()
                 self._reporter.evaluation(report.round, report.validation_loss)
-                self._driver.set_progress(evaluated_round=report.round, validation_loss=report.validation_loss)
+                live.driver.set_progress(evaluated_round=report.round, validation_loss=report.validation_loss)
             case Withheld():
                 self._telemetry.alert("withheld", f"{report.reason}; nothing was sent, training goes on")
                 self._failures.withheld(report.reason)
@@ -339,19 +257,19 @@ class Node:
                 self._telemetry.warn(report.text)
             case _:
                 pass
-        self._rounds.on_report(report)
+        live.rounds.on_report(report)
 
     def _on_trainer_death(self, cause: str) -> None:
         self._telemetry.alert("trainer", f"the trainer {cause}; it is started again from its last checkpoint")
-        if self._rounds is not None:
-            self._rounds.on_death()
+        if self._live is not None:
+            self._live.rounds.on_death()
 
     def _on_round_event(self, event: RoundEvent) -> None:
         """Everything the driver does is journalled before anything else follows from it."""
-        if event.point == "lineage.begun" and self._rounds is not None:
-            self._rounds.on_state_replaced()
+        if event.point == "lineage.begun" and self._live is not None:
+            self._live.rounds.on_state_replaced()
         if event.point == "rules.in_force":
-            self._event_loop.call_soon(self._on_rules)
+            asyncio.get_running_loop().call_soon(self._on_rules)
         outcome = event.fields.get("outcome")
         if not isinstance(outcome, Committed):
             self._reporter.round_event(event)
@@ -361,19 +279,15 @@ class Node:
         self._failures.committed(counted=outcome.counted)
         self._give_up_if_in_vain()
         self._evaluation.clear()
-        if self._driver is not None:
-            self._driver.set_progress(num_inner_steps=0, target_inner_steps=0, tokens=0)
         self._reporter.applied(outcome)
-        self._keep_receipt(outcome.commit)
-        if self._rounds is not None:
-            self._rounds.on_applied(outcome, is_evaluator=self._is_evaluator(outcome.commit))
+        if self._live is not None:
+            self._live.driver.set_progress(num_inner_steps=0, target_inner_steps=0, tokens=0)
+            self._keep_receipt(self._live.driver, outcome.commit)
+            self._live.rounds.on_applied(outcome, is_evaluator=self._is_evaluator(outcome.commit))
         self._applied.set()
 
-    def _keep_receipt(self, commit: Commit | None) -> None:
+    def _keep_receipt(self, driver: RoundDriver, commit: Commit | None) -> None:
         """Write the receipt of the round before ``commit``; with None that of the last round of all."""
-        driver = self._driver
-        if driver is None:
-            return
         book, attests = self._receipts, driver.attestations
         number = book.flush(attests) if commit is None else book.on_applied(commit, attests)
         if number is not None:
@@ -381,8 +295,8 @@ class Node:
 
     def _on_rules(self) -> None:
         """The run may be open again, or over."""
-        if self._rounds is not None:
-            self._rounds.on_rules()
+        if self._live is not None:
+            self._live.rounds.on_rules()
         self._applied.set()
 
     def _give_up_if_in_vain(self) -> None:
@@ -398,21 +312,22 @@ class Node:
         if commit is None:
             return False
         plan = commit.record.plan
-        return plan.members[plan.round % len(plan.members)].peer == self._identity.peer_id
+        return plan.members[plan.round % len(plan.members)].peer == self._local.me
 
     # --- state sync ---------------------------------------------------------------------------------------------------
 
     def _state_loader(self, driver: RoundDriver) -> StateLoader:
+        local = self._local
         return StateLoader(
-            book=self._book,
-            me=self._identity.peer_id,
+            book=local.book,
+            me=local.me,
             transport=driver.transport,
-            replica=self._replica,
+            replica=local.replica,
             results=lambda: driver.results,
             donors=lambda: driver.ahead,
-            folder=self._settings.folder,
-            grid=self._grid,
-            lease_samples=self._inner.lease_samples,
+            folder=local.settings.folder,
+            grid=local.grid,
+            lease_samples=local.spec.training.inner.lease_samples,
             on_progress=self._on_sync_progress,
             on_misconduct=self._note_bad_donor,
         )
@@ -427,14 +342,13 @@ class Node:
 
     async def _prove_head(self) -> int:
         """Somebody says that the swarm is far ahead of us: the newest round that anybody can prove."""
-        return 0 if self._driver is None else await self._state_loader(self._driver).prove()
+        return 0 if self._live is None else await self._state_loader(self._live.driver).prove()
 
     async def _load_state(self) -> None:
         """The driver is too far behind: load a snapshot. A failure is said; the driver asks again."""
-        driver = self._driver
-        if driver is None:
+        if (live := self._live) is None:
             return
-        before = self.head_round, self._replica.state_hash
+        driver, before = live.driver, (self.head_round, self._replica.state_hash)
         self._reporter.syncing(0, len(driver.ahead))
         try:
             await self._state_loader(driver).load()
@@ -445,8 +359,7 @@ class Node:
             self._reporter.syncing(None, 0)
         if (self.head_round, self._replica.state_hash) != before:
             self._telemetry.say(f"loaded the verified state of round {self.head_round}")
-            if self._rounds is not None:
-                self._rounds.on_state_replaced()
+            live.rounds.on_state_replaced()
             self._applied.set()
 
     def _on_sync_progress(self, progress: SyncProgress) -> None:
@@ -455,36 +368,33 @@ class Node:
 
     # --- regular work -------------------------------------------------------------------------------------------------
 
-    async def _open_when_met(self) -> None:
+    async def _open_when_met(self, live: LiveParts) -> None:
         """Train from the state that the swarm has, not from the one that we had: first hear from somebody.
 
         A lone quorum starts at once; where nobody answers, training starts after the heartbeat's time limit.
         """
-        driver = self._driver
-        deadline_s = time.monotonic() + self._genesis.timing.heartbeat_timeout_s
-        while driver is not None and time.monotonic() < deadline_s:
-            others = [peer for peer in driver.roster if peer != self._identity.peer_id]
-            heard = [i.heartbeat for p, i in driver.peers.items() if p in others and i.heard_s and i.heartbeat]
+        deadline_s = time.monotonic() + self._local.rules.timing.heartbeat_timeout_s
+        while time.monotonic() < deadline_s:
+            others, peers = self._other_members(), live.driver.peers
+            heard = [i.heartbeat for p, i in peers.items() if p in others and i.heard_s and i.heartbeat]
             is_level = all(heartbeat.round <= self.head_round for heartbeat in heard)
             if not others or (heard and is_level):
                 break
             await asyncio.sleep(0.05)
-        if self._rounds is not None:
-            self._rounds.open()
+        live.rounds.open()
 
     def _take_submitted(self, driver: RoundDriver) -> None:
         """What the operator has signed with ``atoll run amend`` in this node's folder."""
-        submitted = [a for a in self._amendments.collect() if a.number > self._book.num_amendments]
-        if submitted:
+        num_known = self._local.book.num_amendments
+        if submitted := [a for a in self._local.amendments.collect() if a.number > num_known]:
             driver.amend(submitted)
 
-    async def _look(self) -> None:
+    async def _look(self, live: LiveParts) -> None:
         """Once a second: the sentence, the peers, and their addresses for the next start."""
         while True:
             self._reporter.look()
-            if self._driver is not None:
-                self._known_peers.remember(_addresses(self._driver.peers))
-                self._take_submitted(self._driver)
+            self._local.known_peers.remember(_addresses(live.driver.peers))
+            self._take_submitted(live.driver)
             await asyncio.sleep(_LOOK_INTERVAL_S)
 
 

@@ -34,7 +34,7 @@ _STRAGGLER_AFTER_S = 3.0
 
 
 @dataclass(frozen=True)
-class Parts:
+class LiveParts:
     """The live parts of a node, which exist once the network is up."""
 
     driver: RoundDriver
@@ -60,7 +60,7 @@ class Overview:
     """`look` renews the snapshot."""
 
     def __init__(
-        self, telemetry: Telemetry, spec: RunSpec, me: NodeInfo, replica: Replica, own: OwnFacts, parts: Parts
+        self, telemetry: Telemetry, spec: RunSpec, me: NodeInfo, replica: Replica, own: OwnFacts, parts: LiveParts
     ) -> None:
         self._telemetry, self._board, self._spec = telemetry, telemetry.board, spec
         self._me, self._name, self._version = PeerId(me.peer_id or ""), me.name, me.version

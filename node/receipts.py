@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from ..protocol.identity import Identity, PeerId
-from ..protocol.messages import Commit, canonical_json
+from ..protocol.messages import Commit
+from ..protocol.parsing import canonical_json
 from ..protocol.receipts import FIRST, Receipt
 from .journal import Journal
 

@@ -16,7 +16,7 @@ from ..protocol.messages import Commit
 from ..protocol.outcomes import Committed, RoundEvent
 from ..training.reducer import Hello, Progress
 from .figures import short_id
-from .overview import Overview, OwnFacts, Parts
+from .overview import LiveParts, Overview, OwnFacts
 from .replica import Replica
 from .round_texts import PHASE_OF_POINT, text_of
 from .run_spec import RunSpec
@@ -43,7 +43,7 @@ class Reporter:
         self._telemetry, self._board, self._spec, self._replica = telemetry, telemetry.board, spec, replica
         self._me = NodeInfo(name=name or short_id(me), peer_id=me, version=version, started_at=utc(time.time()))
         self._own = OwnFacts()
-        self._parts: Parts | None = None
+        self._parts: LiveParts | None = None
         self._overview: Overview | None = None
         self._round_started_s = time.monotonic()
         self._sent_bytes = self._received_bytes = 0
@@ -64,7 +64,7 @@ class Reporter:
             self._board.restore_loss(points)
         self._own.tally.restore(self._telemetry.journal.rounds(limit=MAX_RESTORED_ROUNDS))
 
-    def attach(self, parts: Parts) -> None:
+    def attach(self, parts: LiveParts) -> None:
         """The parts that exist only once the network is up."""
         self._parts = parts
         self._overview = Overview(self._telemetry, self._spec, self._me, self._replica, self._own, parts)

@@ -19,8 +19,9 @@ from pydantic import ValidationError
 
 from ..protocol.amendments import Amendment, InvalidAmendment, RunRules
 from ..protocol.identity import Identity
-from ..protocol.spec import Genesis, SignedGenesis, SpecError, explain, read_text
+from ..protocol.spec import Genesis, SignedGenesis, SpecError
 from ..protocol.spec import sign as sign_genesis
+from ..protocol.spec_text import explain, read_text
 from ..training.config import TrainingConfig
 from ..training.flat import FlatLayout, initial_state
 from .amendment_store import companion, read_companion

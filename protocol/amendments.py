@@ -35,9 +35,11 @@ from .changes import (
     Upgrade,
 )
 from .identity import Identity, PeerId, verify
-from .messages import Commit, Digest, Frozen, Plan, Round, canonical_json
+from .messages import Commit, Digest, Frozen, Plan, Round
+from .parsing import canonical_json
 from .quorum import quorum_of
-from .spec import Genesis, Signature, explain
+from .spec import Genesis, Signature
+from .spec_text import explain
 from .standing import Standing
 
 DOMAIN = b"atoll/amendment/1\0"

@@ -26,19 +26,9 @@ from .admission import refusals
 from .aggregation import reduce_chunk
 from .chunks import ChunkGrid, Contribution, chunk_digest, covers, span_chunks
 from .commitments import ENTRY_BYTES, Leaf, Root, proof_length, verify
+from .envelope import Envelope, InvalidMessage
 from .identity import PeerId
-from .messages import (
-    Count,
-    Envelope,
-    Frozen,
-    InvalidMessage,
-    Peer,
-    Plan,
-    PlanMessage,
-    Proposal,
-    SpanResult,
-    SquaredNorm,
-)
+from .messages import Count, Frozen, Peer, Plan, PlanMessage, Proposal, SpanResult, SquaredNorm
 from .parsing import Unreadable, parse_any
 from .signed_results import is_signed, says_the_same
 from .spec import Genesis

@@ -7,9 +7,10 @@ import logging
 from collections.abc import Callable
 from dataclasses import dataclass
 
+from .envelope import InvalidMessage
 from .identity import PeerId
 from .mail import Mail
-from .messages import MAX_LOSS, Evaluated, Heartbeat, InvalidMessage, NodePhase, Provisional
+from .messages import MAX_LOSS, Evaluated, Heartbeat, NodePhase, Provisional
 from .peers import PeerTable
 from .replica import Replica
 from .round_machine import Phase

@@ -1,4 +1,4 @@
-"""A node's control messages, out and in: sealed, delivered best effort, opened and checked; and said to the journal."""
+"""A node's control messages, out and in: sealed, delivered best effort, opened and checked."""
 
 from __future__ import annotations
 
@@ -6,11 +6,12 @@ from collections import deque
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
-from .envelopes import Guard, Sealer, reserve_sequences
+from .envelope import Envelope
 from .identity import Identity, PeerId
-from .messages import Envelope, Message, PlanMessage, Proposal, Vote
+from .messages import Message, Proposal
 from .outbox import Outbox
 from .round_machine import Received
+from .sealing import Guard, Sealer, reserve_sequences
 from .signed_results import seal_of
 from .spec import Genesis
 from .transport import Transport
@@ -38,9 +39,7 @@ class Mail:
         self.me, self._wall_clock = identity.peer_id, wall_clock
         self._sealer = Sealer(identity, *run, first_sequence, wall_clock)
         self._direct, self._published = Guard(*run), Guard(*run)
-        self.identity = identity
         self._outbox = Outbox(transport, genesis.timing.progress_timeout_s, on_unreachable)
-        self._said: set[str] = set()
         self.own: deque[Received] = deque()
 
     @property
@@ -97,23 +96,3 @@ class Mail:
 
     async def close(self) -> None:
         await self._outbox.close()
-
-    def new_point(self, message: Message) -> str | None:
-        """The journal point that ``message`` stands for, the first time it is sent."""
-        match message:
-            case PlanMessage():
-                point, key = "round.plan_sent", message.plan.content_id()
-            case Proposal():
-                point, key = "round.proposed", message.record.content_id()
-            case Vote():
-                point, key = "round.voted", f"{message.ballot} {message.record}"
-            case _:
-                return None
-        if f"{point} {key}" in self._said:
-            return None
-        self._said.add(f"{point} {key}")
-        return point
-
-    def begin_round(self) -> None:
-        """Journal points of the former round are not needed any more."""
-        self._said.clear()

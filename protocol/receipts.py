@@ -18,9 +18,10 @@ from typing import Annotated, Self
 from pydantic import Field
 
 from .commitments import ENTRY_BYTES, Leaf, Root, Tree, verify
+from .envelope import Envelope, InvalidMessage
 from .identity import Identity, PeerId
 from .identity import verify as verify_signature
-from .messages import Attest, Commit, Count, Digest, Envelope, Frozen, InvalidMessage, Peer, Round
+from .messages import Attest, Commit, Count, Digest, Frozen, Peer, Round
 from .parsing import parse as parse_json
 
 DOMAIN = b"atoll/receipt/1\0"

@@ -13,8 +13,8 @@ from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from enum import Enum
 
+from .envelope import Envelope, InvalidMessage
 from .identity import PeerId
-from .messages import Envelope, InvalidMessage
 from .quorum import Quorum
 
 

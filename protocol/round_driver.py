@@ -17,43 +17,40 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
-from .amending import Learned, parsed
+from .amending import Learned
 from .amendments import Amendment, RunRules
 from .chunks import ChunkGrid, Contribution
-from .envelopes import ClockApart, OtherLineage
+from .commit_server import CommitServer
+from .event_queue import EventQueue
 from .evidence_store import EvidenceStore
 from .exchange import ExchangeCounters, ExchangeSettings
 from .gate import Gate
 from .heartbeats import Heartbeats, NodeFacts, Progress, Rhythm, compose
 from .identity import Identity, PeerId
+from .incoming import Incoming
+from .lag import FAR_BEHIND_ROUNDS, Prove
 from .mail import Mail
+from .memories import Memories
 from .messages import (
-    Amendments,
-    AmendmentsRequest,
-    Attest,
     Commit,
-    CommitRequest,
     Heartbeat,
-    InvalidMessage,
-    Memory,
-    MemoryRequest,
     Provisional,
 )
 from .outcomes import Aborted, Committed, Outcome, RoundEvent
 from .oversight import Oversight
 from .peers import PeerInfo, PeerTable
-from .quorum import quorum_of
-from .recollection import Recollected, Recollection, Verdict
+from .points import Observer, Points
 from .recovery import Recovery
 from .reduction import Reduction
 from .replica import Replica
 from .result_signer import ResultSigner
 from .results import ResultStore
-from .round_loop import FAR_BEHIND_ROUNDS, Observer, Offer, Prove, RoundLoop, Sync
-from .round_machine import Phase, Received, Tick, Woke
+from .resync import Sync
+from .round_loop import RoundLoop, Work
+from .round_machine import Phase, Tick, Woke
 from .rule_book import RuleBook
 from .spec import Genesis, TimingConfig
-from .transport import Directory, RemoteProtocolError, Transport
+from .transport import Directory, Transport
 from .votes import VoteStore
 
 __all__ = ["Aborted", "Committed", "NodeFacts", "Outcome", "PeerInfo", "Progress", "RoundDriver", "RoundEvent"]
@@ -103,13 +100,30 @@ class RoundDriver:
         book = self._book = book or RuleBook(RunRules(genesis))
         genesis = book.rules.at(replica.head_round + 1)
         timing = genesis.timing
-        transport = gate = Gate(transport, genesis, clock, lambda error: self._loop.reject(error))
+        transport = gate = Gate(transport, genesis, clock, lambda error: self._points.reject(error))
         directory.admit(gate.admits)
         self._replica, self._transport, self._facts = replica, transport, facts
         self._clock, self._wall_clock = clock, wall_clock
         self._peers = PeerTable(identity.peer_id, clock)
         self._mail = Mail(identity, genesis, book.rules.lineage, transport, folder, wall_clock, self._note_unreachable)
+        self._points = Points(observer, replica, self._mail, clock)
+        commits = CommitServer(replica, self._mail, timing.heartbeat_interval_s, clock)
         self._votes = VoteStore(folder / "votes", book.rules.lineage)
+        self._results = ResultStore(folder / "results", grid, FAR_BEHIND_ROUNDS)
+        self._executor = ThreadPoolExecutor(max_workers=2, thread_name_prefix="exchange")
+        self._queue: EventQueue[Work] = EventQueue(clock)
+        self._exchange = exchange
+        self._oversight = Oversight(
+            me=identity.peer_id,
+            genesis=genesis,
+            grid=grid,
+            transport=gate,
+            store=EvidenceStore(folder / "evidence", grid),
+            executor=self._executor,
+            feed=self._queue.put,
+            observe=self._points.observe,
+        )
+        self._reduction = self._make_reduction(grid, timing, ResultSigner(identity, folder / "signed"))
         self._loop = RoundLoop(
             book=book,
             replica=replica,
@@ -119,7 +133,11 @@ class RoundDriver:
             mail=self._mail,
             recovery=Recovery(identity, folder / "resets.jsonl", clock),
             peers=self._peers,
-            observer=observer,
+            points=self._points,
+            commits=commits,
+            queue=self._queue,
+            reduction=self._reduction,
+            oversight=self._oversight,
             sync=sync,
             prove=prove,
             on_new_head=lambda: self._heartbeats.say_now(),
@@ -127,34 +145,11 @@ class RoundDriver:
             on_rules_differ=lambda peer: self._heartbeats.say_to(peer),
             clock=clock,
         )
-        self._results = ResultStore(folder / "results", grid, FAR_BEHIND_ROUNDS)
-        self._executor = ThreadPoolExecutor(max_workers=2, thread_name_prefix="exchange")
-        evidence, feed, observe = EvidenceStore(folder / "evidence", grid), self._loop.queue.put, self._loop.observe
-        self._oversight = self._loop.oversight = Oversight(
-            identity.peer_id, genesis, grid, transport, evidence, self._executor, feed, observe
-        )
-        self._reduction = self._loop.reduction = Reduction(
-            me=identity.peer_id,
-            grid=grid,
-            transport=transport,
-            store=self._results,
-            executor=self._executor,
-            settings=exchange or _exchange_settings(timing),
-            feed=feed,
-            observe=observe,
-            peers=self._peers.others,
-            is_alive=lambda peer: self._peers.may_live(peer, self._loop.genesis.timing.heartbeat_timeout_s),
-            oversight=self._oversight,
-            signer=ResultSigner(identity, folder / "signed"),
-        )
-        self._exchange = exchange
-        self._heartbeats = Heartbeats(
-            _rhythm(timing), directory, self._mail, self._peers, self._compose_heartbeat, wall_clock, gate.admits
-        )
+        words = (self._compose_heartbeat, wall_clock, gate.admits)
+        self._heartbeats = Heartbeats(_rhythm(timing), directory, self._mail, self._peers, *words)
         self._progress = Progress()
-        self._first_words: dict[PeerId, bytes] = {}
-        """The first heartbeat that was heard from each founder in round 1, as it was signed."""
-        self._recollection: Recollection | None = None
+        self._memories = Memories(book, replica, self._mail, self._peers, self._queue.put, clock)
+        self._incoming = self._make_incoming(commits)
         self._tasks: set[asyncio.Task[None]] = set()
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Gets the exception that ended the driver, if one does; the node should wait for it."""
@@ -204,7 +199,7 @@ class RoundDriver:
     @property
     def num_alive(self) -> int:
         """Members of the roster that are heard from, this node included."""
-        now_s, timeout_s = self._clock(), self._loop.genesis.timing.heartbeat_timeout_s
+        now_s, timeout_s = self._clock(), self.genesis.timing.heartbeat_timeout_s
         return 1 + sum(info.is_alive(now_s, timeout_s) for peer, info in self.peers.items() if peer in self.roster)
 
     @property
@@ -239,7 +234,7 @@ class RoundDriver:
 
     def amend(self, amendments: Iterable[Amendment]) -> None:
         """Amendments of this node's operator: checked, kept, put in force and spread like those of others."""
-        self._loop.queue.put(Learned(tuple(amendments)))
+        self._queue.put(Learned(tuple(amendments)))
 
     async def contribute(self, contribution: Contribution) -> Outcome:
         """Offer a contribution and wait until its round is decided or it is withdrawn.
@@ -247,13 +242,10 @@ class RoundDriver:
         ``contribution.encoded`` must not change until this returns. A contribution for a round that has been committed
         meanwhile returns that commit at once. Raises what ended the driver, if something did.
         """
-        if self._loop.pending is not None:
-            raise RuntimeError("a contribution is pending already")
         if self.failed.done():
             self.failed.result()
-        offer = Offer(contribution, asyncio.get_running_loop().create_future())
-        self._loop.pending = offer
-        self._loop.queue.put(offer)
+        offer = self._loop.pending.open(contribution)
+        self._queue.put(offer)
         return await offer.outcome
 
     # --- life ---------------------------------------------------------------------------------------------------------
@@ -264,9 +256,10 @@ class RoundDriver:
         Raises `VoteFileDamaged` if what was said in this round cannot be read back.
         """
         self._votes.open(self.round, self.roster, self._mail.me)
-        self._recollection = self._begin_recollection()
+        if self._votes.is_unsure:
+            self._memories.begin()
         await self._loop.begin()
-        self._transport.on_message(self._on_message)
+        self._transport.on_message(self._incoming.take)
         for work in (self._loop.run(), self._tick(), self._heartbeats.beat(), self._heartbeats.discover()):
             self._spawn(work)
 
@@ -284,6 +277,7 @@ class RoundDriver:
         await asyncio.gather(*self._tasks, return_exceptions=True)
         await self._loop.close()
         await self._reduction.close()
+        await self._points.close()
         await self._oversight.close()
         await self._mail.close()
         self._executor.shutdown(wait=True, cancel_futures=True)
@@ -302,108 +296,22 @@ class RoundDriver:
             return
         self.failed.set_exception(error)
         self.failed.exception()  # also told by `contribute`: not "never retrieved"
-        if self._loop.pending is not None and not self._loop.pending.outcome.done():
-            self._loop.pending.outcome.set_exception(error)
+        self._loop.pending.fail(error)
 
     async def _tick(self) -> None:
         """Time passes for the machine. A long gap means that this process was suspended."""
         last_s = self._clock()
         while True:
-            timing = self._loop.genesis.timing
+            timing = self.genesis.timing
             await asyncio.sleep(timing.heartbeat_interval_s / _TICKS_PER_HEARTBEAT)
             slept_s, last_s = self._clock() - last_s, self._clock()
             if slept_s > timing.heartbeat_timeout_s:
-                self._loop.observe("node.woke", {"slept_s": slept_s})
-                self._loop.queue.put(Woke())
-            self._loop.queue.put(Tick())
-            self._recollect()
+                self._points.observe("node.woke", {"slept_s": slept_s})
+                self._queue.put(Woke())
+            self._queue.put(Tick())
+            self._memories.ask()
 
-    # --- an empty disk in round 1 -------------------------------------------------------------------------------------
-
-    def _begin_recollection(self) -> Recollection | None:
-        if not self._votes.is_unsure:
-            return None
-        genesis = self._loop.genesis
-        return Recollection(
-            self._mail.me,
-            genesis.run_id,
-            self._book.rules.lineage,
-            quorum_of(genesis, self.roster, self.round),
-            self._mail.has_used,
-            began_s=self._clock(),
-            patience_s=genesis.timing.heartbeat_timeout_s,
-        )
-
-    def _recollect(self) -> None:
-        """Ask who has not answered yet; once it is clear, the round loop votes, or abstains."""
-        if self._recollection is None:
-            return
-        now_s, timeout_s = self._clock(), self._loop.genesis.timing.heartbeat_timeout_s
-        alive = {peer for peer, info in self.peers.items() if info.is_alive(now_s, timeout_s)}
-        verdict = self._recollection.verdict(alive, now_s)
-        if self.round > 1 or verdict is not Verdict.UNSURE:
-            self._recollection = None
-            self._loop.queue.put(Recollected(has_forgotten=verdict is Verdict.FORGOT))
-        elif unasked := self._recollection.unasked(alive):
-            self._mail.post(unasked, MemoryRequest(round=self.round))
-
-    def _on_memory(self, remote: PeerId, memory: Memory) -> None:
-        if self._recollection is not None and remote in self.roster:
-            self._recollection.note(remote, None if memory.envelope is None else bytes.fromhex(memory.envelope))
-            self._recollect()
-
-    def _tell_memory(self, remote: PeerId, round_number: int) -> None:
-        first = self._first_words.get(remote)
-        self._mail.post((remote,), Memory(round=round_number, envelope=None if first is None else first.hex()))
-
-    # --- messages -----------------------------------------------------------------------------------------------------
-
-    async def _on_message(self, remote: PeerId, raw: bytes) -> None:
-        try:
-            body = self._mail.open(remote, raw).body
-        except OtherLineage as error:
-            if error.is_newer:
-                self._loop.amending.ask(remote)
-            elif self._mail.lineage:
-                self._heartbeats.say_to(remote)  # then it asks
-            return
-        except InvalidMessage as error:
-            if isinstance(error, ClockApart):
-                self._peers.clock_apart(remote, error.offset_s, self._clock())
-            self._loop.reject(RemoteProtocolError(remote, "message", str(error)))
-            return
-        except RemoteProtocolError as error:
-            self._loop.reject(error)
-            return
-        heartbeat = body if isinstance(body, Heartbeat) else None
-        if not self._peers.is_met(remote):
-            self._heartbeats.say_to(remote)  # it may have started after our last one
-        self._peers.heard(remote, heartbeat, self._clock(), self._wall_clock())
-        if heartbeat is not None:
-            self._loop.amending.hear(remote, heartbeat)
-            if self.round == 1 and remote in self.roster:
-                self._first_words.setdefault(remote, raw)
-        match body:
-            case AmendmentsRequest():
-                self._loop.amending.answer(remote, body)
-            case Amendments():
-                self._learn(remote, body)
-            case CommitRequest():
-                self._loop.send_commit(remote, body.round)
-            case MemoryRequest():
-                self._tell_memory(remote, body.round)
-            case Memory():
-                self._on_memory(remote, body)
-            case Attest():
-                self._loop.agreement.add(remote, body, raw)
-            case _:
-                self._loop.queue.put_message(Received(remote, body, raw))
-
-    def _learn(self, remote: PeerId, message: Amendments) -> None:
-        try:
-            self._loop.queue.put(parsed(remote, message.amendments))
-        except RemoteProtocolError as error:
-            self._loop.reject(error)
+    # --- for the parts ------------------------------------------------------------------------------------------------
 
     def _obey(self, genesis: Genesis) -> None:
         """The rules of the round that begins: every part of the driver goes by them from now on."""
@@ -412,6 +320,35 @@ class RoundDriver:
         self._heartbeats.rhythm = _rhythm(genesis.timing)
         self._reduction.settings = self._exchange or _exchange_settings(genesis.timing)
 
+    def _make_reduction(self, grid: ChunkGrid, timing: TimingConfig, signer: ResultSigner) -> Reduction:
+        return Reduction(
+            me=self._mail.me,
+            grid=grid,
+            transport=self._transport,
+            store=self._results,
+            executor=self._executor,
+            settings=self._exchange or _exchange_settings(timing),
+            feed=self._queue.put,
+            observe=self._points.observe,
+            peers=self._peers.others,
+            is_alive=lambda peer: self._peers.may_live(peer, self.genesis.timing.heartbeat_timeout_s),
+            oversight=self._oversight,
+            signer=signer,
+        )
+
+    def _make_incoming(self, commits: CommitServer) -> Incoming:
+        return Incoming(
+            mail=self._mail,
+            peers=self._peers,
+            heartbeats=self._heartbeats,
+            loop=self._loop,
+            memories=self._memories,
+            commits=commits,
+            points=self._points,
+            clock=self._clock,
+            wall_clock=self._wall_clock,
+        )
+
     def _compose_heartbeat(self) -> Heartbeat:
         known, now_unix_s = self._book.num_amendments, self._wall_clock()
         heartbeat = compose(self._facts, self._progress, self._replica, self.phase, known, now_unix_s, self.provisional)
@@ -419,4 +356,4 @@ class RoundDriver:
 
     def _note_unreachable(self, peer: PeerId, why: str) -> None:
         if self._peers.unreachable(peer, why):
-            self._loop.observe("peer.unreachable", {"peer": peer, "why": why})
+            self._points.observe("peer.unreachable", {"peer": peer, "why": why})

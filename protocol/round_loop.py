@@ -8,27 +8,26 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Awaitable, Callable
-from dataclasses import dataclass, replace
+from collections.abc import Callable
+from dataclasses import replace
 from typing import Any, TypeAlias, assert_never
 
 from . import round_machine as machine
 from .agreement import Agreement
-from .allowance import Allowances
 from .amending import Amending, Learned
-from .amendments import Amendment
+from .amendments import RunRules
 from .chunks import Contribution
+from .commit_server import CommitServer
 from .early import EarlyMessages
 from .event_queue import EventQueue
 from .grace import NUM_ROUNDS, Pace
 from .identity import PeerId
-from .lag import FAR_BEHIND_ROUNDS, Lag, Prove
+from .lag import Prove
 from .mail import Mail
 from .messages import (
     Commit,
     CommitRequest,
     Heartbeat,
-    Message,
     PlanMessage,
     Prepare,
     Proposal,
@@ -37,45 +36,35 @@ from .messages import (
     Record,
     round_of,
 )
-from .outcomes import Aborted, Outcome, RoundEvent, committed
+from .outcomes import Aborted, Outcome, committed
 from .oversight import Oversight
 from .peers import PeerTable
+from .pending import Offer, Pending, ready_of
+from .points import Points
 from .recollection import Recollected
-from .recovery import Recovery, Sight
+from .recovery import Recovery
 from .reduction import Reduction
 from .replica import Replica
+from .resync import Resync, Sync
 from .round_machine import Action, Event, Phase, Received, RoundState, Rules
 from .rule_book import RuleBook
+from .rule_changes import RuleChanges
 from .seclusion import Seclusion
 from .signed_results import is_sealed, is_signed
 from .spec import PROTOCOL_VERSION, Genesis
 from .transport import RemoteProtocolError, RulesDiffer
 from .votes import VoteStore, is_alive_in
 
-_COMMITS_AT_ONCE = 16
-"""Commits that one peer gets without delay; then one per heartbeat. Whoever missed more rounds asks for the state."""
-_REJECTIONS_AT_ONCE, _REJECTIONS_PER_S = 32, 0.1
-"""Of one peer that are said and journalled; the rest is refused in silence."""
 _DISK_RETRY_S = 2.0
 _OUTDATED = "the run has gone on to a protocol that this version does not speak"
 
-Observer: TypeAlias = Callable[[RoundEvent], None]
-Sync: TypeAlias = Callable[[], Awaitable[None]]
 
-
-@dataclass(frozen=True)
-class Offer:
-    """The node offers a contribution."""
-
-    contribution: Contribution
-    outcome: asyncio.Future[Outcome]
+Work: TypeAlias = Event | Offer | Learned | Recollected
+"""What waits for the round loop."""
 
 
 class RoundLoop:
-    """One node's rounds, one after another. `reduction` and `oversight` are set before `begin`."""
-
-    reduction: Reduction
-    oversight: Oversight
+    """One node's rounds, one after another."""
 
     def __init__(
         self,
@@ -88,7 +77,11 @@ class RoundLoop:
         mail: Mail,
         recovery: Recovery,
         peers: PeerTable,
-        observer: Observer,
+        points: Points,
+        commits: CommitServer,
+        queue: EventQueue[Work],
+        reduction: Reduction,
+        oversight: Oversight,
         sync: Sync | None,
         prove: Prove | None,
         on_new_head: Callable[[], None],
@@ -96,27 +89,26 @@ class RoundLoop:
         on_rules_differ: Callable[[PeerId], None],
         clock: Callable[[], float],
     ) -> None:
-        self._book, self._replica, self._votes = book, replica, votes
+        self._book, self._replica, self._votes, self._commits = book, replica, votes, commits
         self._genesis = genesis = book.rules.at(replica.head_round + 1)
         self._lease_samples, self._num_chunks = lease_samples, num_chunks
-        self._mail, self._peers, self._observer, self._sync, self._clock = mail, peers, observer, sync, clock
+        self._mail, self._peers, self._points, self._clock = mail, peers, points, clock
+        observe = points.observe
         self._on_new_head, self._on_rules, self._on_rules_differ = on_new_head, on_rules, on_rules_differ
-        self.queue: EventQueue[Event | Offer | Learned | Recollected] = EventQueue(clock)
+        self.queue, self._reduction, self._oversight = queue, reduction, oversight
         self._early = EarlyMessages()
         self._state: RoundState | None = None
         self._paces: deque[Pace] = deque(maxlen=NUM_ROUNDS)
         interval_s = genesis.timing.heartbeat_interval_s
-        self._commits_to = Allowances(1 / interval_s, _COMMITS_AT_ONCE, clock)
-        self._rejections = Allowances(_REJECTIONS_PER_S, _REJECTIONS_AT_ONCE, clock)
-        self._lag = Lag(prove or self._believe, interval_s, clock)
-        self._seclusion = Seclusion(genesis.timing.quorum_timeout_s, self.observe)
+        self._seclusion = Seclusion(genesis.timing.quorum_timeout_s, observe)
         self._is_unwritable = False
         """The last attempt to write votes failed, which is said once."""
         self._background: set[asyncio.Task[None]] = set()
-        self.pending: Offer | None = None
-        self.amending = Amending(book, mail, self.observe, interval_s, clock)
-        self._recovery = recovery
-        self.agreement = Agreement(genesis.run_id, replica, mail, peers, self.observe)
+        self.pending = Pending()
+        self.amending = Amending(book, mail, observe, interval_s, clock)
+        self._rule_changes = RuleChanges(book, replica, peers, self.amending, recovery, observe, clock)
+        self.agreement = Agreement(genesis.run_id, replica, mail, peers, observe)
+        self._resync = Resync(sync, prove, replica, peers, self.agreement, observe, self.spawn, interval_s, clock)
 
     @property
     def round(self) -> int:
@@ -136,26 +128,6 @@ class RoundLoop:
         """How far from a quorum this node is, if it hears from none."""
         return None if self._state is None else machine.provisional(self._state, self._clock())
 
-    def observe(self, point: str, fields: dict[str, object]) -> None:
-        """Tell the node what happened in the present round; of one peer's misconduct only so much."""
-        if point != "peer.rejected" or self._rejections.take(PeerId(str(fields["peer"]))):
-            self._observer(RoundEvent(point, self.round, fields))
-
-    def reject(self, error: RemoteProtocolError) -> None:
-        self.observe("peer.rejected", {"peer": error.peer, "rule": error.rule, "detail": error.detail})
-
-    def settle(self, outcome: Outcome) -> None:
-        """Answer the pending contribution, if there is one."""
-        offer, self.pending = self.pending, None
-        if offer is not None and not offer.outcome.done():
-            offer.outcome.set_result(outcome)
-
-    def send_commit(self, peer: PeerId, round_number: int) -> None:
-        """Send a commit with its certificate, if it is here: a large answer to a small question, so not too often."""
-        if round_number <= self._replica.head_round and self._commits_to.take(peer):
-            for commit in self._replica.commits(round_number, 1):
-                self._mail.post((peer,), commit)
-
     # --- events -------------------------------------------------------------------------------------------------------
 
     async def run(self) -> None:
@@ -166,12 +138,12 @@ class RoundLoop:
             while self._mail.own:
                 await self._take(self._mail.own.popleft(), self._clock())
 
-    async def _take(self, event: Event | Offer | Learned | Recollected, at_s: float) -> None:
+    async def _take(self, event: Work, at_s: float) -> None:
         match event:
             case Offer():
                 await self._offer(event, at_s)
             case Learned():
-                await self._learn(await self._with_our_signature(event))
+                await self._adopt(await self._rule_changes.learn(event, self._state))
             case Recollected():
                 await self._recollect(event)
             case Received() if not isinstance(event.body, Heartbeat):
@@ -180,39 +152,29 @@ class RoundLoop:
                 await self._advance(event, at_s)
                 self._seclusion.note(self.provisional)
                 await self._keep_up()
-                await self._recover()
+                if self._state is not None:
+                    await self._adopt(await self._rule_changes.recover(self._state))
             case _:
                 await self._advance(event, at_s)
 
     async def _recollect(self, event: Recollected) -> None:
         await asyncio.to_thread(self._votes.recollect, has_forgotten=event.has_forgotten)
         if event.has_forgotten and self.round == 1:
-            self.observe("votes.abstaining", {})
+            self._points.observe("votes.abstaining", {})
         elif self._state is not None and self.round == 1:
             self._state = replace(self._state, rules=replace(self._state.rules, abstain=False))
 
     async def _offer(self, offer: Offer, at_s: float) -> None:
         contribution = offer.contribution
         if contribution.round != self.round:
-            self.settle(self._missed(contribution))
+            self.pending.settle(self._missed(contribution))
             return
         if self._state is None:
-            self.settle(Aborted(_OUTDATED))
+            self.pending.settle(Aborted(_OUTDATED))
             return
         if self._state.ready is not None:
             return  # offered already, when the round was begun anew
-        ready = Ready(
-            round=self.round,
-            parent=self._replica.standing.record_id,
-            parent_state=self._replica.state_hash,
-            tokens=contribution.tokens,
-            commitment=contribution.commitment,
-            num_inner_steps=contribution.num_inner_steps,
-            life=self._mail.life,
-            tokens_per_s=contribution.tokens_per_s,
-            squared_norm=contribution.squared_norm,
-        )
-        await self._advance(machine.Contributed(ready), at_s)
+        await self._advance(machine.Contributed(ready_of(contribution, self._replica, self._mail.life)), at_s)
 
     def _missed(self, contribution: Contribution) -> Outcome:
         commits = self._replica.commits(contribution.round, 1)
@@ -224,11 +186,11 @@ class RoundLoop:
         """Messages of this round go to the machine, those of the next wait, those of past ones get the commit."""
         number = round_of(event.body)
         if number == self.round:
-            if self.oversight.note(event):
+            if self._oversight.note(event):
                 await self._advance(event, at_s)
         elif number < self.round:
             if isinstance(event.body, Ready | PlanMessage | Proposal | Prepare):
-                self.send_commit(event.sender, number)
+                self._commits.send(event.sender, number)
         elif isinstance(event.body, Commit):
             self._mail.post((event.sender,), CommitRequest(fragment=0, round=self.round))
         elif number == self.round + 1 and event.sender in self._peers.all:
@@ -236,45 +198,23 @@ class RoundLoop:
 
     async def _keep_up(self) -> None:
         """Get a snapshot when the results that lead up to the others are not kept any more, or our state is damaged."""
-        if self._state is None:
-            return
-        if self._sync is not None and self._lag.may_ask and (self._is_far_behind() or self.agreement.is_broken):
-            await self._resync(self._sync)
+        if self._state is not None and self._resync.is_due:
+            await self._replace_state()
 
-    def _is_far_behind(self) -> bool:
-        """Whether it is proven that results alone may not lead to the others any more. Begins to ask for a proof."""
-        head_round = self._replica.head_round
-        is_claimed = self._sync is not None and bool(self._peers.ahead(head_round + FAR_BEHIND_ROUNDS))
-        if self._lag.begins_proof(head_round, is_claimed=is_claimed):
-            self.spawn(self._look_ahead(head_round))
-        return self._lag.is_proven(head_round)
-
-    async def _believe(self) -> int:
-        """Without anybody to prove it, what peers say of themselves."""
-        return max(self._peers.rounds(), default=0)
-
-    async def _look_ahead(self, head_round: int) -> None:
-        if (why := await self._lag.prove(head_round)) is not None:
-            self.observe("state.unproven", {"why": why})
-
-    async def _resync(self, sync: Sync) -> bool:
+    async def _replace_state(self) -> bool:
         """Whether there is another state now. If not, nothing has changed, a contribution that waits included."""
-        before = (self._replica.head_round, self._replica.state_hash)
-        self.observe("state.syncing", {})
-        await sync()
-        is_fruitful = before != (self._replica.head_round, self._replica.state_hash)
-        self._lag.pace(is_fruitful=is_fruitful)
-        if is_fruitful:
-            self.settle(Aborted("the state was replaced by a newer one"))
-            await self.begin()
-            self._on_new_head()
-        return is_fruitful
+        if not await self._resync.run():
+            return False
+        self.pending.settle(Aborted("the state was replaced by a newer one"))
+        await self.begin()
+        self._on_new_head()
+        return True
 
     # --- the rules ----------------------------------------------------------------------------------------------------
 
-    async def _learn(self, learned: Learned) -> None:
-        """Put new amendments in force: for this round at once, or it might never end."""
-        if (rules := await self.amending.learn(learned)) is None:
+    async def _adopt(self, rules: RunRules | None) -> None:
+        """Put new rules in force: for this round at once, or it might never end."""
+        if rules is None:
             return
         before = self._book.rules
         self._book.take(rules)
@@ -284,64 +224,18 @@ class RoundLoop:
             await self._begin_anew()
         self._on_new_head()
 
-    def _sight(self, state: RoundState) -> Sight:
-        now_s, genesis = self._clock(), self._genesis
-        live = machine.live_roster(state, now_s)
-        ahead = self._peers.ahead(self._replica.head_round)
-        alive = [peer for peer in ahead if self._peers.all[peer].is_alive(now_s, genesis.timing.heartbeat_timeout_s)]
-        return Sight(
-            rules=self._book.rules,
-            standing=self._replica.standing,
-            state_hash=self._replica.state_hash,
-            live=live,
-            has_quorum=state.rules.quorum.reached(set(live)),
-            is_level=not alive,
-        )
-
-    async def _recover(self) -> None:
-        """A quorum that is lost for good: do what the run has delegated to us for that case."""
-        if self._state is None:
-            return
-        sight = self._sight(self._state)
-        if not self._recovery.is_lost(self._genesis, has_quorum=sight.has_quorum):
-            return
-        if self._recovery.is_my_turn(self._genesis, sight.live):
-            await self._sign_reset(lambda: self._recovery.propose(sight))
-
-    async def _with_our_signature(self, learned: Learned) -> Learned:
-        """A reset that lacks signatures is no amendment yet: a delegate that agrees adds its own."""
-        newest, state = (learned.amendments or (None,))[-1], self._state
-        if newest is None or state is None or not self.amending.lacks_signatures(newest):
-            return learned
-        sight = self._sight(state)
-        if self._recovery.is_lost(self._genesis, has_quorum=sight.has_quorum):
-            await self._sign_reset(lambda: self._recovery.cosign(newest, sight))
-        return Learned(learned.amendments[:-1], learned.sender)
-
-    async def _sign_reset(self, sign: Callable[[], Amendment | None]) -> None:
-        """Enough signatures: it holds. Else the other delegates are asked for theirs."""
-        try:
-            amendment = await asyncio.to_thread(sign)
-        except OSError as error:
-            self.observe("amendment.unwritable", {"why": error.strerror or str(error)})
-            return
-        if amendment is not None and not self.amending.lacks_signatures(amendment):
-            await self._learn(Learned((amendment,)))
-        elif amendment is not None:
-            self.amending.send(amendment, self._genesis.recovery.delegates)
-
     async def _begin_anew(self) -> None:
         """The same round under other rules, as after a restart: what was promised and voted on holds."""
         self._cancel_attempt()
         await self.begin()
-        if self.pending is not None and self._state is not None:
-            await self._offer(self.pending, self._clock())
+        if self.pending.offer is not None and self._state is not None:
+            await self._offer(self.pending.offer, self._clock())
 
     async def _change_lineage(self) -> None:
         """Leave the present lineage. Nothing that was said in it counts in the new one."""
         lineage = self._book.rules.lineage
         self._cancel_attempt()
-        self.settle(Aborted(f"the run goes on in lineage {lineage}"))
+        self.pending.settle(Aborted(f"the run goes on in lineage {lineage}"))
         self._early = EarlyMessages()
         self.queue.drop_messages()
         self._peers.forget_heartbeats()
@@ -349,23 +243,23 @@ class RoundLoop:
         self._mail.begin_lineage(lineage)
         self._votes.begin_lineage(lineage)
         await self._replica.begin_lineage()
-        self.observe("lineage.begun", {"lineage": lineage, "round": self._replica.head_round})
+        self._points.observe("lineage.begun", {"lineage": lineage, "round": self._replica.head_round})
         await self.begin()
 
     def _cancel_attempt(self) -> None:
         if self._state is not None and self._state.attempt is not None:
-            self.reduction.cancel(self._state.attempt.plan_id)
+            self._reduction.cancel(self._state.attempt.plan_id)
 
     def _obey(self, number: int) -> bool:
         """Go by the rules of a round; whether this node speaks the protocol that they require."""
         genesis = self._book.rules.at(number)
         if genesis.rules_id != self._genesis.rules_id:
-            self.observe("rules.in_force", {"rules": genesis})
+            self._points.observe("rules.in_force", {"rules": genesis})
         self._genesis = genesis
         self._on_rules(genesis)
         required = genesis.control.required_protocol
         if required > PROTOCOL_VERSION:
-            self.observe("rules.outdated", {"wanted": required, "found": PROTOCOL_VERSION})
+            self._points.observe("rules.outdated", {"wanted": required, "found": PROTOCOL_VERSION})
         return required <= PROTOCOL_VERSION
 
     # --- the machine --------------------------------------------------------------------------------------------------
@@ -375,14 +269,15 @@ class RoundLoop:
         number, standing = self.round, self._replica.standing
         if not self._obey(number):
             self._state = None  # this round is not for us: whatever is said in it is not understood
-            self.settle(Aborted(_OUTDATED))
+            self.pending.settle(Aborted(_OUTDATED))
             return
         for peer in standing.roster:
             self._peers.add(peer)
         abstain = await asyncio.to_thread(self._votes.forgot, number)
         if abstain and not self._votes.is_unsure:
-            self.observe("votes.abstaining", {})
-        self.oversight.begin(self._genesis, standing)
+            self._points.observe("votes.abstaining", {})
+            self._points.observe("votes.abstaining", {})
+        self._oversight.begin(self._genesis, standing)
         rules = Rules(
             genesis=self._genesis,
             me=self._mail.me,
@@ -393,15 +288,15 @@ class RoundLoop:
             abstain=abstain,
             alternatives=tuple(self._book.rules.possible(number))[1:],
             recent=tuple(self._paces),
-            proven=self.oversight.proven,
+            proven=self._oversight.proven,
             is_signed=is_signed,
             is_sealed=is_sealed,
         )
         acceptor = machine.Acceptor() if abstain else await asyncio.to_thread(self._votes.load, number)
-        self._mail.begin_round()
+        self._points.begin_round()
         self._state = machine.begin(rules, acceptor, self._peers.views(), self._clock())
         if acceptor.accepted is not None:
-            self.reduction.report_held(acceptor.accepted.record)
+            self._reduction.report_held(acceptor.accepted.record)
         for commit in self._replica.commits(number, 1):
             # The chain is ahead of the state: a crash, or a state restored from an older checkpoint. It is decided.
             self.queue.put(Received(self._mail.me, commit, b""))
@@ -417,7 +312,7 @@ class RoundLoop:
             self._on_rules_differ(error.peer)
             return
         except RemoteProtocolError as error:
-            self.reject(error)
+            self._points.reject(error)
             return
         if await self._persist(actions):
             self._state = state
@@ -429,7 +324,7 @@ class RoundLoop:
 
     async def _feed_later(self, event: Event, round_number: int) -> None:
         await asyncio.sleep(self._genesis.timing.heartbeat_interval_s)
-        is_withdrawn = isinstance(event, machine.Contributed) and self.pending is None
+        is_withdrawn = isinstance(event, machine.Contributed) and self.pending.offer is None
         if self.round == round_number and not is_withdrawn:
             self.queue.put(event)
 
@@ -438,13 +333,13 @@ class RoundLoop:
         acceptors = [action.acceptor for action in actions if isinstance(action, machine.Persist)]
         if not acceptors:
             return True
-        if not self.reduction.vouches(self._state and self._state.acceptor.accepted, acceptors[-1].accepted):
+        if not self._reduction.vouches(self._state and self._state.acceptor.accepted, acceptors[-1].accepted):
             return False
         try:
             await asyncio.to_thread(self._votes.save, self.round, acceptors[-1])
         except OSError as error:
             if not self._is_unwritable:
-                self.observe("votes.unwritable", {"why": error.strerror or str(error)})
+                self._points.observe("votes.unwritable", {"why": error.strerror or str(error)})
             self._is_unwritable = True
             return False
         self._is_unwritable = False
@@ -456,16 +351,16 @@ class RoundLoop:
                 pass  # done
             case machine.Send():
                 self._mail.post(action.to, action.message)
-                self._mark(action.message)
+                self._points.posted(action.message)
             case machine.StartExchange():
-                self.reduction.start(action.plan, self.pending.contribution if self.pending else None, self._genesis)
+                self._reduction.start(action.plan, self.pending.contribution, self._genesis)
             case machine.CancelExchange():
-                self.reduction.cancel(action.plan_id)
+                self._reduction.cancel(action.plan_id)
             case machine.FetchResults():
-                self.reduction.fetch(action.record)
+                self._reduction.fetch(action.record)
             case machine.GiveUp():
-                self.observe("round.aborted", {"reason": action.reason})
-                self.settle(Aborted(action.reason))
+                self._points.observe("round.aborted", {"reason": action.reason})
+                self.pending.settle(Aborted(action.reason))
             case machine.Decide():
                 await self._apply(action.commit)
             case _:
@@ -473,26 +368,26 @@ class RoundLoop:
 
     async def _apply(self, commit: Commit) -> None:
         """Get the decided bytes, take the outer step, tell everybody our state hash, begin the next round."""
-        self.observe("round.committed", {"commit": commit})
+        self._points.observe("round.committed", {"commit": commit})
         if self._state is not None and (pace := machine.pace_of(self._state)) is not None:
             self._paces.append(pace)
         mean = None
         while mean is None:
             mean = await self._obtain(commit.record)
-            if mean is None and self._sync is not None and await self._resync(self._sync):
+            if mean is None and await self._replace_state():
                 return
             if mean is None:
-                self.observe("results.unavailable", {})
+                self._points.observe("results.unavailable", {})
         number = self.round
         state_hash = await self._apply_durably(commit, mean)
-        self.reduction.decided(commit.record)
+        self._reduction.decided(commit.record)
         self._votes.prune(number)
         await self._end_abstention(commit)
-        contribution = self.pending.contribution if self.pending else None
+        contribution = self.pending.contribution
         outcome = committed(commit, state_hash, self._mail.me)
-        self._observer(RoundEvent("round.applied", number, {"outcome": outcome}))
+        self._points.applied(number, {"outcome": outcome})
         if contribution is not None and contribution.round <= number:
-            self.settle(outcome)
+            self.pending.settle(outcome)
         self.agreement.attest(commit, state_hash)
         await self.begin()
         self._on_new_head()
@@ -508,30 +403,20 @@ class RoundLoop:
             try:
                 return await self._replica.apply(commit, mean)
             except OSError as error:
-                self.observe("state.unwritable", {"why": error.strerror or str(error)})
+                self._points.observe("state.unwritable", {"why": error.strerror or str(error)})
                 await asyncio.sleep(_DISK_RETRY_S)
 
     async def _obtain(self, record: Record) -> memoryview | None:
         """The decided bytes; None if nobody gives them in time, or as soon as it is clear that nobody has to."""
-        obtaining = asyncio.ensure_future(self.reduction.obtain(record, self._genesis.timing.attempt_timeout_s))
+        obtaining = asyncio.ensure_future(self._reduction.obtain(record, self._genesis.timing.attempt_timeout_s))
         try:
-            while not obtaining.done() and not (self._is_far_behind() and self._lag.may_ask):
+            while not obtaining.done() and not self._resync.is_shorter:
                 await asyncio.wait({obtaining}, timeout=self._genesis.timing.heartbeat_interval_s)
             return obtaining.result() if obtaining.done() else None
         finally:
             obtaining.cancel()
 
-    # --- journal ------------------------------------------------------------------------------------------------------
-
-    def _mark(self, message: Message) -> None:
-        """Journal points of messages, said when the message has left."""
-        point = self._mail.new_point(message)
-        if point is not None:
-            self.spawn(self._observe_when_sent(RoundEvent(point, self.round)))
-
-    async def _observe_when_sent(self, event: RoundEvent) -> None:
-        await self._mail.flush()
-        self._observer(event)
+    # --- beside the rounds --------------------------------------------------------------------------------------------
 
     def spawn(self, work: Any) -> asyncio.Task[None]:
         """Run in the background until `close`."""
@@ -544,4 +429,4 @@ class RoundLoop:
         for task in self._background:
             task.cancel()
         await asyncio.gather(*self._background, return_exceptions=True)
-        self.settle(Aborted("the node is stopping"))
+        self.pending.settle(Aborted("the node is stopping"))

@@ -24,7 +24,8 @@ from typing import Any
 
 from .durable import sync_folder
 from .identity import PeerId
-from .messages import Accepted, Commit, canonical_json
+from .messages import Accepted, Commit
+from .parsing import canonical_json
 from .round_machine import Acceptor
 
 _OPENED = "opened.json"

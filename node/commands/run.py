@@ -9,7 +9,8 @@ from typing import Annotated, Any
 import typer
 
 from ...protocol.identity import Identity
-from ...protocol.spec import Genesis, read_text
+from ...protocol.spec import Genesis
+from ...protocol.spec_text import read_text
 from ...training.config import TrainingConfig
 from ...training.flat import FlatLayout
 from ..errors import UserError

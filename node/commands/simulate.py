@@ -78,7 +78,7 @@ def _read(spec: Path) -> tuple[Genesis, Workload, StepRuleName]:
     """A spec, signed or not, whose own peers do not matter here. Raises `SpecError`."""
     from ...protocol.simulator.nodes import people
     from ...protocol.simulator.scenario import Workload
-    from ...protocol.spec import read_text
+    from ...protocol.spec_text import read_text
     from ...training.flat import FlatLayout
     from ..run_spec import parse_unsigned
 

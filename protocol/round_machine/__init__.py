@@ -36,10 +36,7 @@ one ballot never carries two records.
 What this package does not know: torch, sockets, files, clocks, and who performs its actions.
 """
 
-from .machine import advance, begin, is_routine
-from .validity import check_commit, check_plan, check_record
-from .values import (
-    Acceptor,
+from .events import (
     Action,
     CancelExchange,
     Contributed,
@@ -49,15 +46,10 @@ from .values import (
     ExchangeEnded,
     FetchResults,
     GiveUp,
-    IllegalTransition,
-    PeerView,
     Persist,
-    Phase,
     Proven,
     Received,
     ResultsHeld,
-    RoundState,
-    Rules,
     Send,
     SpanLost,
     SpanReduced,
@@ -66,6 +58,9 @@ from .values import (
     Tick,
     Woke,
 )
+from .machine import advance, begin, is_routine
+from .validity import check_commit, check_plan, check_record
+from .values import Acceptor, IllegalTransition, PeerView, Phase, RoundState, Rules
 from .views import expected_leader, grace_s, is_live, live_roster, pace_of, provisional
 
 __all__ = [

@@ -7,8 +7,9 @@ from dataclasses import replace
 from ..identity import PeerId
 from ..messages import Accepted, Nack, Prepare, Promise, Proposal, Vote
 from ..transport import RemoteProtocolError
+from .events import Action, FetchResults, Persist, Send, Step
 from .validity import check_new_plan, check_record, check_sealed, check_signed
-from .values import Action, FetchResults, Persist, Proposed, RoundState, Send, Step
+from .values import Proposed, RoundState
 from .views import check_dropped, is_justified, is_tainted
 
 

@@ -27,9 +27,10 @@ from ..standing import newcomers_after
 from ..transport import RemoteProtocolError
 from . import views
 from .acceptor import follow
+from .events import Persist, Send, Step
 from .member import decide
 from .validity import check_record, check_result, check_sealed, check_signed
-from .values import Gathering, Persist, Preparing, Proposing, Reducing, RoundState, Send, Step
+from .values import Gathering, Preparing, Proposing, Reducing, RoundState
 
 # --- what others answer -----------------------------------------------------------------------------------------------
 

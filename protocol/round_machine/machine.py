@@ -23,25 +23,21 @@ from ..messages import (
 from ..transport import RemoteProtocolError
 from . import acceptor as accepting
 from . import leading, member, views
-from .values import (
-    Acceptor,
+from .events import (
     Contributed,
     Distrusted,
     Event,
     ExchangeEnded,
-    PeerView,
-    Phase,
     Proven,
     Received,
     ResultsHeld,
-    RoundState,
-    Rules,
     SpanLost,
     SpanReduced,
     Step,
     Tick,
     Woke,
 )
+from .values import Acceptor, PeerView, Phase, RoundState, Rules
 
 _LAST_BALLOT = 1 << 39
 """Ballots of messages end at 2^40: from here on every member still has one of its own."""

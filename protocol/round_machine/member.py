@@ -9,27 +9,23 @@ from ..messages import Commit, CommitRequest, Heartbeat, PlanMessage, Ready, Spa
 from ..transport import RemoteProtocolError
 from . import views
 from .acceptor import follow, nack, vote_or_fetch
-from .validity import check_commit, check_new_plan, check_plan
-from .values import (
+from .events import (
     Action,
-    Attempt,
     CancelExchange,
     Contributed,
     Decide,
     Distrusted,
     ExchangeEnded,
     GiveUp,
-    IllegalTransition,
-    PeerView,
-    Phase,
     ResultsHeld,
-    RoundState,
     Send,
     SpanLost,
     SpanReduced,
     StartExchange,
     Step,
 )
+from .validity import check_commit, check_new_plan, check_plan
+from .values import Attempt, IllegalTransition, PeerView, Phase, RoundState
 
 
 def on_heartbeat(state: RoundState, sender: PeerId, heartbeat: Heartbeat, now: float) -> Step:

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
+from ..envelope import InvalidMessage
 from ..identity import PeerId
-from ..messages import Accepted, Commit, InvalidMessage, Plan, Proposal, Record, SpanResult
+from ..messages import Accepted, Commit, Plan, Proposal, Record, SpanResult
 from ..quorum import has_witnesses
 from ..spans import cover
 from ..standing import newcomers_after

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from ..envelope import InvalidMessage
 from ..identity import PeerId
-from ..messages import Commit, InvalidMessage, Vote
+from ..messages import Commit, Vote
 from .nodes import Node, Violation
 
 

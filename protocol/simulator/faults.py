@@ -11,7 +11,8 @@ from typing import Annotated, Literal, Self, TypeAlias
 
 from pydantic import Field
 
-from ..messages import Frozen, canonical_json
+from ..messages import Frozen
+from ..parsing import canonical_json
 
 Number: TypeAlias = Annotated[int, Field(ge=0, lt=64)]
 Seconds: TypeAlias = Annotated[float, Field(ge=0, le=3600)]

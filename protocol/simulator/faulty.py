@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field, replace
 from typing import Any
 
-from .. import envelopes, outcomes, votes
+from .. import outcomes, sealing, votes
 from ..identity import PeerId
 from ..messages import Commit
 from ..round_machine import Action, Event, GiveUp, Received, Rules
@@ -105,7 +105,7 @@ class FaultySwarm(World):
     def _is_timely(self, sender: PeerId, receiver: PeerId) -> bool:
         """What `Guard` and `Envelope.open` say of the expiry in the header, given how far the two clocks are apart."""
         ahead_s = self.wall_offset_s.get(sender, 0.0) - self.wall_offset_s.get(receiver, 0.0)
-        return -envelopes.LIFETIME_S <= ahead_s <= envelopes.LIFETIME_S
+        return -sealing.LIFETIME_S <= ahead_s <= sealing.LIFETIME_S
 
     # --- processes ----------------------------------------------------------------------------------------------------
 

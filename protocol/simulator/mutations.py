@@ -21,7 +21,8 @@ from ..identity import PeerId
 from ..messages import Commit, CommitRequest, Vote
 from ..quorum import Quorum
 from ..round_machine import acceptor, leading, machine, member, views
-from ..round_machine.values import Acceptor, Persist, Preparing, RoundState, Send, Step
+from ..round_machine.events import Persist, Send, Step
+from ..round_machine.values import Acceptor, Preparing, RoundState
 from ..standing import Standing
 
 Function: TypeAlias = Callable[..., Any]

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 
+from ..envelope import Envelope, InvalidMessage
 from ..identity import PeerId
-from ..messages import Attest, Envelope, InvalidMessage
+from ..messages import Attest
 from .chain import Chain
 from .snapshot import SnapshotManifest
 

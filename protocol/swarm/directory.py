@@ -21,8 +21,9 @@ from typing import Any, cast
 
 import msgpack
 
+from ..envelope import Envelope, InvalidMessage
 from ..identity import PeerId
-from ..messages import Envelope, Heartbeat, InvalidMessage
+from ..messages import Heartbeat
 from ._hivemind import DHTID, DHTNode, DHTRecord, Libp2pPeerId, RecordValidatorBase, log
 from .p2pd import P2pd
 

@@ -17,9 +17,10 @@ import psutil
 import pytest
 
 from atoll.node.demo import free_port
-from atoll.protocol import messages
+from atoll.protocol import envelope
+from atoll.protocol.envelope import Header
 from atoll.protocol.identity import Identity
-from atoll.protocol.messages import Attest, CommitRequest, Header, Heartbeat, Message, Prepare
+from atoll.protocol.messages import Attest, CommitRequest, Heartbeat, Message, Prepare
 from atoll.protocol.spec import SignedGenesis
 from atoll.protocol.swarm import Swarm, SwarmSettings
 from atoll.protocol.transport import PeerUnreachable, StreamClosed
@@ -78,7 +79,7 @@ class Attacker:
             sequence=self.sequence,
             expires_unix_s=time.time() + 600,
         )
-        return messages.seal(self.identity, header, body)
+        return envelope.seal(self.identity, header, body)
 
     def lies(self) -> Iterator[bytes]:
         yield self.seal(

@@ -9,9 +9,10 @@ from atoll.protocol import evidence as proofs
 from atoll.protocol import payload
 from atoll.protocol.audit import Auditor, Findings
 from atoll.protocol.docket import Docket
+from atoll.protocol.envelope import seal
 from atoll.protocol.evidence import FalseEvidence, LieHeader, OtherRules, Part, TwoProposals
 from atoll.protocol.evidence_store import EvidenceStore
-from atoll.protocol.messages import Member, PlanMessage, seal
+from atoll.protocol.messages import Member, PlanMessage
 from atoll.protocol.signed_results import signed
 from atoll.protocol.simulator import soup_genesis
 from atoll.protocol.swarm.streams import SwarmStream

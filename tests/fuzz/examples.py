@@ -7,6 +7,7 @@ import numpy as np
 from atoll.kernels.chunk_grid import ChunkGrid
 from atoll.kernels.codec import codec
 from atoll.kernels.hash_tree import leaf_digest
+from atoll.protocol import envelope as e
 from atoll.protocol import messages as m
 from atoll.protocol.chunks import Contribution, span_digest
 from atoll.protocol.identity import Identity
@@ -15,7 +16,7 @@ from atoll.protocol.state_sync.snapshot import SnapshotManifest
 RUN = "ab" * 32
 ZERO = "00" * 32
 ME = Identity.from_seed(bytes([1]) * 32)
-HEADER = m.Header(run_id=RUN, lineage=0, sender=ME.peer_id, sequence=1, expires_unix_s=2e9)
+HEADER = e.Header(run_id=RUN, lineage=0, sender=ME.peer_id, sequence=1, expires_unix_s=2e9)
 NUM_ELEMENTS = 2 * 4096 + 100
 GRID = ChunkGrid(NUM_ELEMENTS, 4096, codec("int8"))
 
@@ -54,7 +55,7 @@ PLAN = m.Plan(
 RESULT = m.SpanResult(plan=PLAN.content_id(), span=0, included=(True,), digest=span_digest(GRID, PLAN.spans[0], VECTOR))
 RECORD = m.Record(plan=PLAN, results=(RESULT,))
 VOTE = m.Vote(fragment=0, round=1, ballot=0, record=RECORD.content_id())
-COMMIT = m.Commit(record=RECORD, ballot=0, votes=(m.seal(ME, HEADER, VOTE).hex(),))
+COMMIT = m.Commit(record=RECORD, ballot=0, votes=(e.seal(ME, HEADER, VOTE).hex(),))
 HEARTBEAT = m.Heartbeat(
     name="peer",
     round=1,
@@ -84,19 +85,19 @@ MESSAGES: tuple[m.Message, ...] = (
 
 def signed_part(message: m.Message) -> bytes:
     """What the signature of a message covers."""
-    return m.seal(ME, HEADER, message)[m.SIGNATURE_BYTES :]
+    return e.seal(ME, HEADER, message)[e.SIGNATURE_BYTES :]
 
 
 def sealed(content: bytes) -> bytes:
     """What a malicious but authenticated sender makes of ``content``."""
-    return ME.sign(m.DOMAIN + content) + content
+    return ME.sign(e.DOMAIN + content) + content
 
 
 def manifest() -> SnapshotManifest:
     """Of a state of 5 bytes after round 1."""
     bare = SnapshotManifest(round=1, record=RECORD.content_id(), context="00", num_bytes=5, leaves=(STATE_LEAF,))
     attest = m.Attest(round=1, record=bare.record, state_hash=bare.state_hash)
-    return bare.model_copy(update={"attests": (m.seal(ME, HEADER, attest).hex(),)})
+    return bare.model_copy(update={"attests": (e.seal(ME, HEADER, attest).hex(),)})
 
 
 STATE = b"state"

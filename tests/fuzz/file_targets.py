@@ -23,7 +23,7 @@ from atoll.node.journal import Journal
 from atoll.node.known_peers import KnownPeers
 from atoll.node.settings import NodeSettings
 from atoll.node.status import StatusBoard
-from atoll.protocol import durable, envelopes
+from atoll.protocol import durable, sealing
 from atoll.protocol.messages import Accepted
 from atoll.protocol.results import ResultStore
 from atoll.protocol.round_machine import Acceptor
@@ -181,9 +181,9 @@ FILE_TARGETS = (
     ),
     Target(
         "reserved sequence numbers",
-        in_file("sequence", lambda path: envelopes.reserve_sequences(path, 1e9)),
+        in_file("sequence", lambda path: sealing.reserve_sequences(path, 1e9)),
         [b"4611686018427387904"],
-        ("protocol/envelopes.py:_read_reserved",),
+        ("protocol/sealing.py:_read_reserved",),
     ),
     Target(
         "a checkpoint's manifest",

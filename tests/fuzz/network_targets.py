@@ -10,16 +10,16 @@ from types import SimpleNamespace
 from typing import Any
 
 from atoll.protocol import payload, quotas, transport
-from atoll.protocol.envelopes import Guard
+from atoll.protocol.envelope import Envelope, InvalidMessage, seal
 from atoll.protocol.exchange import ExchangeSettings, SpanInbox, wire
 from atoll.protocol.exchange.context import ExchangeContext
 from atoll.protocol.exchange.member import SpanMember
 from atoll.protocol.exchange.owner import SpanOwner
 from atoll.protocol.identity import PeerId
-from atoll.protocol.messages import Envelope, InvalidMessage, seal
 from atoll.protocol.result_transfer import ResultFetcher, ResultServer
 from atoll.protocol.results import ResultStore
 from atoll.protocol.round_machine import Rules
+from atoll.protocol.sealing import Guard
 from atoll.protocol.spec import LimitsConfig, TrustConfig
 from atoll.protocol.swarm.streams import (
     SwarmStream,

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 from atoll.protocol import commitments, receipts
-from atoll.protocol.messages import Attest, seal
+from atoll.protocol.envelope import seal
+from atoll.protocol.messages import Attest
 
 from . import examples as ex
 from .harness import Target

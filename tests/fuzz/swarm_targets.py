@@ -12,8 +12,8 @@ import numpy as np
 
 from atoll.kernels.codec import CODECS, InvalidEncoding, codec
 from atoll.protocol import payload
+from atoll.protocol.envelope import Envelope, InvalidMessage, seal
 from atoll.protocol.identity import PeerId, public_key_of
-from atoll.protocol.messages import Envelope, InvalidMessage, seal
 from atoll.protocol.parsing import Unreadable, parse
 from atoll.protocol.standing import Standing
 from atoll.protocol.state_sync import Certifier, Chain, PartialSnapshot, StateServer, StateSync, Uncertified

@@ -15,7 +15,7 @@ from typing import Any
 
 import psutil
 
-from atoll.protocol import messages
+from atoll.protocol import envelope, messages
 from atoll.protocol.identity import Identity, PeerId
 from atoll.protocol.swarm import Swarm, SwarmEvent, SwarmSettings
 
@@ -45,14 +45,14 @@ async def until(condition: Callable[[], bool], timeout_s: float = 60.0) -> None:
 
 def make_heartbeat(identity: Identity, *, sequence: int = 1, expires: float | None = None, name: str = "") -> bytes:
     body = messages.Heartbeat(round=0, state_hash="0" * 64, phase="training", name=name)
-    header = messages.Header(
+    header = envelope.Header(
         run_id=RUN,
         lineage=0,
         sender=identity.peer_id,
         sequence=sequence,
         expires_unix_s=expires or time.time() + 60,
     )
-    return messages.seal(identity, header, body)
+    return envelope.seal(identity, header, body)
 
 
 @dataclass

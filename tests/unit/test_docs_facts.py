@@ -9,7 +9,7 @@ from typing import get_args
 import pytest
 
 from atoll.kernels import hash_tree, reference
-from atoll.protocol import commitments, envelopes, lag, messages, parsing, receipts, spec, transport
+from atoll.protocol import commitments, envelope, lag, messages, parsing, receipts, sealing, spec, transport
 from atoll.protocol.exchange import wire as span_wire
 from atoll.protocol.round_machine import Phase
 from atoll.protocol.state_sync import wire as state_wire
@@ -39,7 +39,7 @@ def test_every_control_frame_of_a_span_stream_is_listed_and_no_other() -> None:
 
 
 DOMAINS = [
-    messages.DOMAIN,
+    envelope.DOMAIN,
     spec.DOMAIN,
     receipts.DOMAIN,
     commitments._LEAF_DOMAIN,
@@ -75,7 +75,7 @@ def test_the_wire_format_page_has_the_numbers_of_the_code(fact: str) -> None:
 
 
 def test_the_lifetime_of_a_message_is_the_one_described() -> None:
-    assert envelopes.LIFETIME_S == 3 * 3600
+    assert sealing.LIFETIME_S == 3 * 3600
     assert "three hours after sending; more than six ahead is refused" in WIRE
 
 

@@ -9,7 +9,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from atoll.protocol.identity import Identity
-from atoll.protocol.spec import SignedGenesis, SpecError, read_text, sign
+from atoll.protocol.spec import SignedGenesis, SpecError, sign
+from atoll.protocol.spec_text import read_text
 
 OPERATOR = Identity.from_seed(b"p" * 32)
 SPEC = f"""

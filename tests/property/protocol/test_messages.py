@@ -9,26 +9,22 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from atoll.protocol.envelope import DOMAIN, Envelope, Header, InvalidMessage, seal
 from atoll.protocol.identity import Identity
 from atoll.protocol.messages import (
-    DOMAIN,
     Attest,
     Commit,
     CommitRequest,
-    Envelope,
-    Header,
     Heartbeat,
-    InvalidMessage,
     Message,
     Nack,
     Prepare,
     Ready,
     SpanFailed,
     Vote,
-    canonical_json,
     round_of,
-    seal,
 )
+from atoll.protocol.parsing import canonical_json
 
 RUN = "ab" * 32
 ME = Identity.from_seed(bytes([1]) * 32)

@@ -10,10 +10,11 @@ from pathlib import Path
 
 import pytest
 
-from atoll.protocol import messages
+from atoll.protocol import envelope, messages, parsing
+from atoll.protocol.envelope import Header
 from atoll.protocol.identity import Identity, PeerId
 from atoll.protocol.memory import MemoryTransport, Unreachable
-from atoll.protocol.messages import Attest, Commit, CommitRequest, Header, Heartbeat, Message, Prepare, Ready
+from atoll.protocol.messages import Attest, Commit, CommitRequest, Heartbeat, Message, Prepare, Ready
 from atoll.protocol.outcomes import Committed
 from atoll.protocol.results import ResultStore
 from atoll.protocol.round_machine import Acceptor
@@ -53,7 +54,7 @@ class Attacker:
             "expires_unix_s": time.time() + 600.0,
             **header,
         }
-        return messages.seal(self.identity, Header.model_validate(values), body)
+        return envelope.seal(self.identity, Header.model_validate(values), body)
 
     async def say(self, to: PeerId, body: Message) -> None:
         await self.transport.send(to, self.seal(body))
@@ -152,10 +153,10 @@ def heartbeat_name(node: Node, attacker: Attacker) -> str | None:
 
 def malformed(attacker: Attacker) -> dict[str, bytes]:
     good = attacker.seal(far_ahead().model_copy(update={"round": 0}))
-    content = good[messages.SIGNATURE_BYTES :]
+    content = good[envelope.SIGNATURE_BYTES :]
 
     def signed(text: bytes) -> bytes:
-        return attacker.identity.sign(messages.DOMAIN + text) + text
+        return attacker.identity.sign(envelope.DOMAIN + text) + text
 
     return {
         "nothing": b"",
@@ -223,8 +224,8 @@ async def test_pickles_in_every_message_type_are_data_or_refused(swarm: Swarm, t
     node = await swarm.start(PEOPLE[0])
     attacker, payload = Attacker(swarm), pickle.dumps(Bomb()).decode("latin-1")
     for kind in ("heartbeat", "ready", "plan", "span_done", "proposal", "vote", "promise", "commit", "attest"):
-        text = messages.canonical_json({"header": payload, "body": {"kind": kind, "data": payload}})
-        raw = attacker.identity.sign(messages.DOMAIN + text) + text
+        text = parsing.canonical_json({"header": payload, "body": {"kind": kind, "data": payload}})
+        raw = attacker.identity.sign(envelope.DOMAIN + text) + text
         await attacker.transport.send(PEOPLE[0].peer_id, raw)
     for protocol in ("span", "result", "state"):
         if protocol in node.driver._transport._transport.stream_handlers:

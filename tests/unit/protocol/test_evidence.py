@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from atoll.kernels.codec import codec
 from atoll.protocol.chunks import ChunkGrid, Contribution, span_chunks, tree_of
 from atoll.protocol.commitments import Leaf, Tree, narrow, verify
+from atoll.protocol.envelope import Header, seal
 from atoll.protocol.evidence import (
     FalseEvidence,
     Lie,
@@ -32,7 +33,7 @@ from atoll.protocol.evidence import (
 )
 from atoll.protocol.evidence_store import EvidenceStore
 from atoll.protocol.identity import Identity
-from atoll.protocol.messages import Header, Member, Plan, PlanMessage, Proposal, Record, Span, SpanResult, seal
+from atoll.protocol.messages import Member, Plan, PlanMessage, Proposal, Record, Span, SpanResult
 from atoll.protocol.result_signer import AlreadySigned, ResultSigner
 from atoll.protocol.signed_results import is_signed, signed
 from atoll.protocol.simulator import soup_genesis

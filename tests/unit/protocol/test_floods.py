@@ -14,9 +14,10 @@ from types import SimpleNamespace
 import pytest
 
 from atoll.protocol import quotas
+from atoll.protocol.envelope import DOMAIN, InvalidMessage
 from atoll.protocol.gate import Gate
 from atoll.protocol.memory import MemoryNetwork
-from atoll.protocol.messages import DOMAIN, Heartbeat, InvalidMessage
+from atoll.protocol.messages import Heartbeat
 from atoll.protocol.outcomes import Committed
 from atoll.protocol.state_sync import StateServer
 from atoll.protocol.state_sync.wire import LeafRequest, ManifestRequest

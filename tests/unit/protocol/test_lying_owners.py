@@ -14,22 +14,12 @@ from atoll.kernels.codec import codec
 from atoll.protocol import evidence as proofs
 from atoll.protocol.audit import Auditor
 from atoll.protocol.chunks import ChunkGrid
+from atoll.protocol.envelope import Envelope
 from atoll.protocol.evidence_store import EvidenceStore
 from atoll.protocol.exchange import owner as owners
 from atoll.protocol.identity import PeerId
 from atoll.protocol.leader import permutation
-from atoll.protocol.messages import (
-    Accepted,
-    Envelope,
-    Member,
-    Plan,
-    PlanMessage,
-    Prepare,
-    Promise,
-    Record,
-    Span,
-    SpanResult,
-)
+from atoll.protocol.messages import Accepted, Member, Plan, PlanMessage, Prepare, Promise, Record, Span, SpanResult
 from atoll.protocol.outcomes import Committed
 from atoll.protocol.signed_results import signed
 from atoll.protocol.transport import Buffer, RemoteProtocolError

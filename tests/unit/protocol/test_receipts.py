@@ -3,8 +3,9 @@ from __future__ import annotations
 import pytest
 
 from atoll.protocol.commitments import Leaf
+from atoll.protocol.envelope import Header, seal
 from atoll.protocol.identity import Identity
-from atoll.protocol.messages import Attest, Commit, Header, Member, Plan, Record, Span, SpanResult, seal
+from atoll.protocol.messages import Attest, Commit, Member, Plan, Record, Span, SpanResult
 from atoll.protocol.receipts import FIRST, InvalidReceipt, Receipt, check_chain, parse, statements, statements_root
 
 RUN = "ab" * 32

@@ -8,8 +8,9 @@ from pathlib import Path
 
 import pytest
 
+from atoll.protocol.envelope import Header, seal
 from atoll.protocol.identity import Identity
-from atoll.protocol.messages import Header, Heartbeat, seal
+from atoll.protocol.messages import Heartbeat
 from atoll.protocol.outcomes import Committed
 from atoll.protocol.quorum import quorum_of
 from atoll.protocol.recollection import Recollection, Verdict
@@ -111,7 +112,8 @@ async def test_a_founder_whose_disk_is_lost_in_round_one_does_not_vote_in_it_aga
         for person in (ME, SECOND, THIRD):
             await swarm.start(person)
         nodes = swarm.nodes
-        await swarm.until(lambda: all(ME.peer_id in nodes[p.peer_id].driver._first_words for p in (SECOND, THIRD)))
+        others = [nodes[peer.peer_id].driver._memories for peer in (SECOND, THIRD)]
+        await swarm.until(lambda: all(ME.peer_id in memories._first_words for memories in others))
         await swarm.kill(ME)
         shutil.rmtree(tmp_path / ME.peer_id)
         node = await swarm.start(ME, MeanReplica(GENESIS))

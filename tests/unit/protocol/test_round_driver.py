@@ -265,8 +265,8 @@ async def test_messages_in_anothers_name_and_replays_are_rejected_and_said(swarm
     first, second, third = (person.peer_id for person in PEOPLE[:3])
     heartbeat = next(raw for sender, receiver, raw in swarm.network.messages if (sender, receiver) == (second, first))
     node = swarm.nodes[first]
-    await node.driver._on_message(second, heartbeat)
-    await node.driver._on_message(third, heartbeat)
+    await node.driver._incoming.take(second, heartbeat)
+    await node.driver._incoming.take(third, heartbeat)
     rejected = [event.fields for event in node.events if event.point == "peer.rejected"]
     assert [(fields["peer"], fields["rule"]) for fields in rejected] == [(second, "message"), (third, "sender")]
 

@@ -6,10 +6,10 @@ from dataclasses import replace
 
 import pytest
 
+from atoll.protocol.envelope import Header, seal
 from atoll.protocol.identity import Identity
 from atoll.protocol.messages import (
     Commit,
-    Header,
     Member,
     Nack,
     Plan,
@@ -23,7 +23,6 @@ from atoll.protocol.messages import (
     SpanFailed,
     SpanResult,
     Vote,
-    seal,
 )
 from atoll.protocol.round_machine import (
     Acceptor,

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from atoll.kernels.hash_tree import LEAF_BYTES, leaf_digests
+from atoll.protocol.envelope import Header, seal
 from atoll.protocol.identity import Identity, PeerId
 from atoll.protocol.memory import MemoryNetwork
-from atoll.protocol.messages import Attest, Commit, Header, Member, Plan, Record, Span, SpanResult, seal
+from atoll.protocol.messages import Attest, Commit, Member, Plan, Record, Span, SpanResult
 from atoll.protocol.standing import Standing
 from atoll.protocol.state_sync import (
     Certifier,

@@ -8,7 +8,7 @@ import time
 import msgpack
 import pytest
 
-from atoll.protocol import messages
+from atoll.protocol import envelope, messages
 from atoll.protocol.identity import Identity
 from atoll.protocol.swarm._hivemind import DHTID, DHTRecord
 from atoll.protocol.swarm.directory import (
@@ -27,10 +27,10 @@ def heartbeat(
     identity: Identity, *, run_id: str = RUN, sequence: int = 1, expires: float = NOW + 60, name: str = ""
 ) -> bytes:
     body = messages.Heartbeat(round=0, state_hash="0" * 64, phase="training", name=name)
-    header = messages.Header(
+    header = envelope.Header(
         run_id=run_id, lineage=0, sender=identity.peer_id, sequence=sequence, expires_unix_s=expires
     )
-    return messages.seal(identity, header, body)
+    return envelope.seal(identity, header, body)
 
 
 def record(raw: object, *, subkey: object = A.peer_id, expires: float = NOW + 60, run_id: str = RUN) -> DHTRecord:
@@ -100,8 +100,8 @@ def test_broken_msgpack_is_refused_without_an_exception(validator: RunRecordVali
 
 
 def test_a_protocol_message_other_than_a_heartbeat_is_no_record(validator: RunRecordValidator) -> None:
-    header = messages.Header(run_id=RUN, lineage=0, sender=A.peer_id, sequence=1, expires_unix_s=NOW + 60)
-    raw = messages.seal(A, header, messages.CommitRequest(fragment=0, round=1))
+    header = envelope.Header(run_id=RUN, lineage=0, sender=A.peer_id, sequence=1, expires_unix_s=NOW + 60)
+    raw = envelope.seal(A, header, messages.CommitRequest(fragment=0, round=1))
     assert not validator.validate(record(raw))
 
 

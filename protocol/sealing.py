@@ -12,8 +12,9 @@ from __future__ import annotations
 from collections.abc import Callable
 from pathlib import Path
 
+from .envelope import Envelope, Header, InvalidMessage, seal
 from .identity import Identity, PeerId
-from .messages import OF_ANY_LINEAGE, Envelope, Header, InvalidMessage, Message, seal
+from .messages import OF_ANY_LINEAGE, Message
 from .transport import RemoteProtocolError
 
 LIFETIME_S = 3 * 3600.0

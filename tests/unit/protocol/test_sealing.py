@@ -6,9 +6,10 @@ from pathlib import Path
 
 import pytest
 
-from atoll.protocol.envelopes import LIFETIME_S, ClockApart, Guard, Sealer, reserve_sequences
+from atoll.protocol.envelope import InvalidMessage
 from atoll.protocol.identity import Identity
-from atoll.protocol.messages import CommitRequest, InvalidMessage
+from atoll.protocol.messages import CommitRequest
+from atoll.protocol.sealing import LIFETIME_S, ClockApart, Guard, Sealer, reserve_sequences
 from atoll.protocol.transport import RemoteProtocolError
 
 RUN, OTHER_RUN = "ab" * 32, "cd" * 32

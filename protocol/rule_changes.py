@@ -1,0 +1,83 @@
+"""What a node does about new rules: it learns amendments, and as a delegate signs the reset of a lost quorum."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+
+from . import round_machine as machine
+from .amending import Amending, Learned
+from .amendments import Amendment, RunRules
+from .peers import PeerTable
+from .recovery import Recovery, Sight
+from .replica import Replica
+from .round_machine import RoundState
+from .rule_book import RuleBook
+
+
+class RuleChanges:
+    """Returns new rules, durable already; the round loop puts them in force. ``observe`` hears ``amendment.…``."""
+
+    def __init__(
+        self,
+        book: RuleBook,
+        replica: Replica,
+        peers: PeerTable,
+        amending: Amending,
+        recovery: Recovery,
+        observe: Callable[[str, dict[str, object]], None],
+        clock: Callable[[], float],
+    ) -> None:
+        self._book, self._replica, self._peers = book, replica, peers
+        self._amending, self._recovery, self._observe, self._clock = amending, recovery, observe, clock
+
+    async def learn(self, learned: Learned, state: RoundState | None) -> RunRules | None:
+        """The rules with what is new; None if there is nothing new.
+
+        A reset that lacks signatures is no amendment yet: a delegate that agrees adds its own.
+        """
+        newest = (learned.amendments or (None,))[-1]
+        if newest is None or state is None or not self._amending.lacks_signatures(newest):
+            return await self._amending.learn(learned)
+        sight = self._sight(state)
+        if self._recovery.is_lost(state.rules.genesis, has_quorum=sight.has_quorum):
+            rules = await self._sign_reset(state, lambda: self._recovery.cosign(newest, sight))
+            if rules is not None:
+                return rules
+        return await self._amending.learn(Learned(learned.amendments[:-1], learned.sender))
+
+    async def recover(self, state: RoundState) -> RunRules | None:
+        """A quorum that is lost for good: do what the run has delegated to us for that case. Call it regularly."""
+        genesis, sight = state.rules.genesis, self._sight(state)
+        if not self._recovery.is_lost(genesis, has_quorum=sight.has_quorum):
+            return None
+        if not self._recovery.is_my_turn(genesis, sight.live):
+            return None
+        return await self._sign_reset(state, lambda: self._recovery.propose(sight))
+
+    async def _sign_reset(self, state: RoundState, sign: Callable[[], Amendment | None]) -> RunRules | None:
+        """Enough signatures: it holds. Else the other delegates are asked for theirs."""
+        try:
+            amendment = await asyncio.to_thread(sign)
+        except OSError as error:
+            self._observe("amendment.unwritable", {"why": error.strerror or str(error)})
+            return None
+        if amendment is None:
+            return None
+        if not self._amending.lacks_signatures(amendment):
+            return await self._amending.learn(Learned((amendment,)))
+        self._amending.send(amendment, state.rules.genesis.recovery.delegates)
+        return None
+
+    def _sight(self, state: RoundState) -> Sight:
+        now_s, timeout_s = self._clock(), state.rules.genesis.timing.heartbeat_timeout_s
+        live = machine.live_roster(state, now_s)
+        ahead = self._peers.ahead(self._replica.head_round)
+        return Sight(
+            rules=self._book.rules,
+            standing=self._replica.standing,
+            state_hash=self._replica.state_hash,
+            live=live,
+            has_quorum=state.rules.quorum.reached(set(live)),
+            is_level=not any(self._peers.all[peer].is_alive(now_s, timeout_s) for peer in ahead),
+        )
