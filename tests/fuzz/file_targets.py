@@ -130,9 +130,9 @@ FILE_TARGETS = (
         in_file("run.toml", run_spec.load_run_spec),
         [_spec().encode()],
         (
-            "protocol/spec.py:read_text",
-            "protocol/spec.py:_toml",
-            "protocol/spec.py:_validated",
+            "protocol/spec_text.py:read_text",
+            "protocol/spec_text.py:parse_toml",
+            "protocol/spec_text.py:validated",
             "protocol/spec.py:SignedGenesis.parse",
             "node/run_spec.py:training_config",
         ),

@@ -6,6 +6,7 @@ here, or by `exempt.EXEMPT` with the reason why nobody else's bytes reach it.
 
 from __future__ import annotations
 
+from .amendment_targets import AMENDMENT_TARGETS
 from .evidence_targets import EVIDENCE_TARGETS
 from .file_targets import DASHBOARD_TARGETS, FILE_TARGETS
 from .harness import Target
@@ -23,4 +24,5 @@ TARGETS: tuple[Target, ...] = (
     *DASHBOARD_TARGETS,
     *PROOF_TARGETS,
     *EVIDENCE_TARGETS,
+    *AMENDMENT_TARGETS,
 )
