@@ -12,6 +12,7 @@ from .record import Plan as Plan
 from .record import Record as Record
 from .record import Span as Span
 from .record import SpanResult as SpanResult
+from .tickets import Ticket
 from .values import MAX_LOSS as MAX_LOSS
 from .values import MAX_SPEED as MAX_SPEED
 from .values import Ballot, Loss, NodePhase, Signature, Speed, SquaredNorm
@@ -89,6 +90,8 @@ class Heartbeat(InRound):
     reachable: bool = True
     """Whether others can open streams to the sender. A peer that is not never owns a span and never leads."""
     addresses: Annotated[tuple[Annotated[str, Field(max_length=256)], ...], Field(max_length=16)] = ()
+    ticket: Ticket | None = None
+    """What entitles a sender that the receiver need not know yet."""
     num_amendments: Count = 0
     """Changes of the run's rules that the sender knows; who knows fewer asks for them."""
     sent_unix_s: Annotated[float, Field(ge=0, le=1e11)] = 0.0
@@ -236,6 +239,10 @@ OF_ANY_LINEAGE = (AmendmentsRequest, Amendments)
 """What peers of two lineages may say to each other: how one of them learns of the other."""
 
 
+MAX_MEMORY = 32_768
+"""Characters of what is remembered: two per byte of a heartbeat."""
+
+
 class MemoryRequest(InRound):
     """A founder with an empty disk asks what the receiver has heard of it in round 1; answered by `Memory`."""
 
@@ -246,7 +253,7 @@ class Memory(InRound):
     """The first heartbeat that the sender has heard from the receiver, as the receiver has signed it."""
 
     kind: Literal["memory"] = "memory"
-    envelope: Annotated[str, Field(max_length=32_768, pattern=r"^([0-9a-f]{2})*$")] | None
+    envelope: Annotated[str, Field(max_length=MAX_MEMORY, pattern=r"^([0-9a-f]{2})*$")] | None
     """Hexadecimal; None if it has heard none."""
 
 

@@ -21,6 +21,11 @@ SPAN_STREAMS_PER_PEER = 32
 """Concurrent, per plan a handful: one per span that the node owns."""
 RESULT_STREAMS_PER_PEER = 4
 STATE_STREAMS_PER_PEER = 4
+AUDIT_STREAMS_PER_PEER = 8
+EVIDENCE_STREAMS_PER_PEER = 2
+EVIDENCE_HELD = 4
+"""Evidence of all peers together that is being received, and as many that are being shown: each may take as much memory
+as one chunk of every member."""
 DHT_CALLS_PER_PEER = 64
 """Concurrent calls of the directory; further ones are refused. Of all streams: `SwarmSettings.max_streams_per_peer`."""
 
@@ -39,12 +44,29 @@ MAX_METERED_PEERS = 4096
 DHT_BYTES_PER_S, DHT_BYTES_AT_ONCE = 1 << 20, 32 << 20
 """Of the directory's answers to one peer. All records of 1,000 peers are 4 MiB, and a look-up asks a few holders."""
 
+STRANGERS_PER_S, STRANGERS_AT_ONCE = 64.0, 256
+"""Messages of peers not let in that are looked at for an invite, all together: a few hundredths of a core."""
+STRANGER_MESSAGES_PER_HEARTBEAT, STRANGER_MESSAGES_AT_ONCE = 2, 8
+"""Of one such peer."""
+STRANGER_MESSAGE_BYTES = 8 << 10
+"""Longest of them; a heartbeat with an invite and sixteen addresses has half of it."""
+
+EVIDENCE_PER_S, EVIDENCE_AT_ONCE = 0.1, 16
+"""Of one peer: accusations that are looked at, and plans resting on unknown evidence that make a node ask around. An
+honest peer needs one of each per proven liar."""
+SOUGHT_AT_ONCE = 64
+"""Peers against whom one plan makes a node look for evidence."""
+MAX_UNFINISHED_EVIDENCE = 3
+"""Times that a peer may announce evidence that then does not come: each has kept a place that others need."""
+
 # --- memory -----------------------------------------------------------------------------------------------------------
 
 WAITING_BYTES_PER_PEER = 8 << 20
 """Of a peer's messages that wait for the round machine, while it is busy."""
 WAITING_BYTES = 256 << 20
 """Of all peers' together."""
+MAX_PRESENTED = 1024
+"""Strangers that are let in because they have shown an invite, before a commit makes them members."""
 EARLY_BYTES_PER_PEER = 2 << 20
 """Of a peer's messages for the next round."""
 EARLY_BYTES = 64 << 20
@@ -58,6 +80,11 @@ MESSAGE_OVERHEAD_BYTES = 4 << 10
 ATTEMPTS_KEPT = 4
 """Means on disk of attempts of one round that are neither voted for nor running. A leader makes an attempt by a message
 of a few kilobytes, and each takes the space of a whole encoded vector."""
+
+
+EVIDENCE_KEPT = 64
+"""Evidence on disk against peers whose ejection is committed: nobody asks for it any more. A member of the run that
+works against it costs the others one evidence, whose largest part is a chunk of every member."""
 
 
 class Shares:

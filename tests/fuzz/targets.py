@@ -6,12 +6,12 @@ here, or by `exempt.EXEMPT` with the reason why nobody else's bytes reach it.
 
 from __future__ import annotations
 
-from .amendment_targets import AMENDMENT_TARGETS
 from .evidence_targets import EVIDENCE_TARGETS
 from .file_targets import DASHBOARD_TARGETS, FILE_TARGETS
 from .harness import Target
 from .network_targets import MESSAGE_TARGETS, STREAM_TARGETS
 from .proof_targets import PROOF_TARGETS
+from .rule_targets import RULE_TARGETS, TOOL_TARGETS
 from .swarm_targets import CODEC_TARGETS, STATE_TARGETS, SWARM_TARGETS
 
 TARGETS: tuple[Target, ...] = (
@@ -24,5 +24,6 @@ TARGETS: tuple[Target, ...] = (
     *DASHBOARD_TARGETS,
     *PROOF_TARGETS,
     *EVIDENCE_TARGETS,
-    *AMENDMENT_TARGETS,
+    *RULE_TARGETS,
+    *TOOL_TARGETS,
 )
