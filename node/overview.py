@@ -75,11 +75,11 @@ class Overview:
         now = situation(self._facts(clocks.monotonic_s))
         self._telemetry.state(now.state, now.reason, ends_in_s=now.ends_in_s, **now.values)
         commit, me, peers = self._replica.head, self._self(), self._driver.peers
-        timeout_s = self._driver.genesis.timing.heartbeat_timeout_s
+        rules = self._driver.genesis
         num_rounds, health = self._own.tally.num_rounds, self._swarm.health()
-        offset_s = clock_offset_s(peers.values(), clocks.monotonic_s, timeout_s)
+        offset_s = clock_offset_s(peers.values(), clocks.monotonic_s, rules.timing.heartbeat_timeout_s)
         self._board.update(
-            peers=peer_infos(me, peers, self._replica.standing, commit, num_rounds, clocks, timeout_s, health.path),
+            peers=peer_infos(me, peers, self._replica.standing, commit, num_rounds, clocks, rules, health.path),
             agreement=agreement(self._replica.head_round, self._replica.state_hash, peers),
             round=self._round_info(commit, clocks),
             network=self._network_info(offset_s),
@@ -101,7 +101,7 @@ class Overview:
             tokens=tally.tokens,
             last_receipt_round=tally.last_receipt_round,
             tokens_this_round=me.tokens,
-            last_share=shares(commit).get(self._me),
+            last_share=shares(commit, self._driver.genesis).get(self._me),
             counts_from_round=self._counts_from(),
         )
 

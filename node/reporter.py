@@ -25,7 +25,7 @@ from .status import utc
 from .tally import MAX_RESTORED_ROUNDS
 from .telemetry import Telemetry
 from .trainer_rounds import LastWork
-from .view import shares
+from .view import participants
 
 _CURVES: tuple[tuple[LossKind, str], ...] = (("local", "loss"), ("validation", "validation_loss"))
 """Curve of the page <- metric of the journal; of the local loss it keeps one value a round."""
@@ -158,7 +158,7 @@ class Reporter:
         durations = self._own.clock.finish(time.monotonic())
         traffic = self._traffic_since_last_round()
         work = self._counted_work(outcome)
-        members = shares(commit).keys()
+        members = participants(commit)
         self._own.tally.add(number, members, work.num_tokens if work else 0, counted=outcome.counted)
         self._show_exchange(commit, *traffic, durations)
         facts = self._round_facts(outcome, work, traffic[0])
@@ -192,7 +192,7 @@ class Reporter:
             "state_hash": outcome.state_hash,
             "bytes_sent": sent_bytes,
             "seconds": round(seconds, 3),
-            "participants": sorted(names.get(peer, short_id(peer)) for peer in shares(outcome.commit)),
+            "participants": sorted(names.get(peer, short_id(peer)) for peer in participants(outcome.commit)),
             "counted": outcome.counted,
             "tokens": work.num_tokens if work else 0,
         }

@@ -9,7 +9,9 @@ from ..protocol.identity import PeerId
 from ..protocol.messages import Commit, Heartbeat
 from ..protocol.peers import PeerInfo as KnownPeer
 from ..protocol.round_machine import Phase
+from ..protocol.spec import Genesis
 from ..protocol.standing import Standing
+from ..protocol.weights import weights
 from .figures import short_id
 from .snapshot import AgreementInfo, PeerInfo, PeerState, Reach, clip_name
 from .status import utc
@@ -65,19 +67,24 @@ def names_of(me: OwnPeer, peers: Mapping[PeerId, KnownPeer]) -> dict[PeerId, str
     return names
 
 
-def shares(commit: Commit | None) -> dict[PeerId, float]:
-    """Peer -> its share of the last mean, over the spans that include it."""
+def participants(commit: Commit) -> frozenset[PeerId]:
+    """Members whose contribution is in some span's mean, whatever it weighs."""
+    members, results = commit.record.plan.members, commit.record.results
+    return frozenset(m.peer for i, m in enumerate(members) if any(result.included[i] for result in results))
+
+
+def shares(commit: Commit | None, rules: Genesis) -> dict[PeerId, float]:
+    """Participant -> what its contribution weighed in the last mean (`protocol.weights`), over the whole model."""
     if commit is None:
         return {}
-    record = commit.record
-    total: dict[PeerId, float] = {}
-    for span, result in zip(record.plan.spans, record.results, strict=True):
-        included = [m for m, flag in zip(record.plan.members, result.included, strict=True) if flag]
-        tokens = sum(member.tokens for member in included)
-        for member in included:
-            total[member.peer] = total.get(member.peer, 0.0) + span.num_chunks * member.tokens / tokens
-    num_chunks = sum(span.num_chunks for span in record.plan.spans)
-    return {peer: min(1.0, weight / num_chunks) for peer, weight in total.items()}
+    plan, total = commit.record.plan, dict.fromkeys(participants(commit), 0.0)
+    for span, result in zip(plan.spans, commit.record.results, strict=True):
+        each = weights(plan, result.included, rules.trust, rules.limits)
+        for member, weight in zip(plan.members, each, strict=True):
+            if weight > 0:
+                total[member.peer] += span.num_chunks * weight
+    num_chunks = sum(span.num_chunks for span in plan.spans)
+    return {peer: weight / num_chunks for peer, weight in total.items()}
 
 
 def peer_infos(
@@ -87,11 +94,12 @@ def peer_infos(
     commit: Commit | None,
     num_rounds: Mapping[PeerId, int],
     clocks: Clocks,
-    timeout_s: float,
+    rules: Genesis,
     path: Callable[[PeerId], Reach | None],
 ) -> tuple[PeerInfo, ...]:
     """This node first, then the roster, then the others. ``path``: how this node reaches each."""
-    share_of, leader = shares(commit), commit.record.plan.leader if commit else None
+    share_of, timeout_s = shares(commit, rules), rules.timing.heartbeat_timeout_s
+    leader = commit.record.plan.leader if commit else None
     own = PeerInfo(
         peer_id=me.peer,
         name=me.name,

@@ -4,14 +4,16 @@ from __future__ import annotations
 
 import pytest
 
-from atoll.node.view import Clocks, OwnPeer, clock_offset_s, peer_infos
+from atoll.node.view import Clocks, OwnPeer, clock_offset_s, participants, peer_infos, shares
 from atoll.protocol.identity import Identity
 from atoll.protocol.messages import Heartbeat, Newcomer, Provisional
 from atoll.protocol.peers import PeerInfo
 from atoll.protocol.round_machine import Phase
+from atoll.protocol.simulator import World, world_genesis
 from atoll.protocol.standing import Standing
 
 ME, OTHER, THIRD = (Identity.from_seed(bytes([number]) * 32).peer_id for number in (1, 2, 3))
+RULES = world_genesis(3)
 HEARTBEAT = Heartbeat(round=6, state_hash="ab" * 32, phase="training")
 
 
@@ -23,7 +25,7 @@ def shown(*peers: PeerInfo, newcomers: tuple[Newcomer, ...] = ()):
     me = OwnPeer(ME, "me", "1", Phase.TRAINING, 0, None, "ab" * 32, 6)
     standing = Standing(6, "cd" * 32, (ME, OTHER, THIRD), newcomers=newcomers)
     infos = peer_infos(
-        me, {info.peer: info for info in peers}, standing, None, {}, Clocks(10.0, 1000.0), 5.0, lambda _: "direct"
+        me, {info.peer: info for info in peers}, standing, None, {}, Clocks(10.0, 1000.0), RULES, lambda _: "direct"
     )
     return {info.peer_id: info for info in infos}
 
@@ -72,3 +74,19 @@ def test_one_wrong_clock_among_three_is_that_machines_own_affair(offsets_s, offs
 
 def test_what_a_silent_peer_once_said_of_its_clock_does_not_count():
     assert offset_of(40.0, measured_s=-1.5) is None
+
+
+def test_a_share_is_what_a_contribution_weighed_not_what_it_claims():
+    """The tokens of one are clamped to a multiple of the median, its share to the spec's limit."""
+    world = World(RULES)
+    for peer in world.nodes:
+        world.contribute(peer)
+    world.run(20, until=lambda: all(node.disk.commits for node in world.nodes.values()))
+    commit = next(iter(world.nodes.values())).disk.commits[0]
+    plan, first = commit.record.plan, commit.record.plan.members[0]
+    members = (first.model_copy(update={"tokens": 1000 * first.tokens}), *plan.members[1:])
+    record = commit.record.model_copy(update={"plan": plan.model_copy(update={"members": members})})
+    shown = shares(commit.model_copy(update={"record": record}), RULES)
+    assert shown.keys() == participants(commit) == set(world.nodes)
+    assert shown[first.peer] <= RULES.trust.max_share
+    assert sum(shown.values()) <= 1 + 1e-9
