@@ -20,12 +20,14 @@ from pathlib import Path
 from types import FrameType
 from typing import Any
 
+from ..protocol.amendments import RunRules
 from ..protocol.identity import Identity
 from ..protocol.launcher import die_with_parent
 from .dashboard.server import DashboardServer
 from .endpoint import remove_endpoint, write_endpoint
 from .errors import UserError
 from .injected_faults import KillPoint
+from .invitation import own_ticket, standing_in
 from .journal import Journal
 from .node import Node
 from .reasons import Reason, State
@@ -51,7 +53,7 @@ def run_node(settings: NodeSettings, spec_path: Path, *, json_lines: bool) -> in
         handler.setFormatter(_LineFormatter("%(asctime)s %(levelname)s %(message)s"))
     with _locked(settings.folder):
         identity = Identity.load_or_create(settings.identity_path)
-        _check_admitted(spec, identity)
+        _check_admitted(spec, identity, settings.folder)
         return _run_loop(_Daemon(settings, spec, identity, json_lines=json_lines).run())
 
 
@@ -84,11 +86,23 @@ def _locked(folder: Path) -> Generator[None]:
         yield
 
 
-def _check_admitted(spec: RunSpec, identity: Identity) -> None:
+def _check_admitted(spec: RunSpec, identity: Identity, folder: Path) -> None:
     rules = spec.rules
+    takes_invites = spec.genesis.membership.mode == "invite"
+    if takes_invites and (own_ticket(folder, identity.peer_id) or _is_guest(folder, rules, identity)):
+        return  # whether an invite still holds depends on what the run has committed since
     if not any(rules.at(number).admits(identity.peer_id) for number in (1, *(a.from_round for a in rules.amendments))):
-        todo = f"ask the operator to add your peer id {identity.peer_id} to membership.allowed"
-        raise UserError("this run accepts listed peers only", spec.genesis.name, todo, code="not_authorised")
+        todo = (
+            "ask the operator for an invite, then: atoll join SPEC --invite FILE"
+            if takes_invites
+            else f"ask the operator to add your peer id {identity.peer_id} to membership.allowed"
+        )
+        who = "listed and invited peers only" if takes_invites else "listed peers only"
+        raise UserError(f"this run accepts {who}", spec.genesis.name, todo, code="not_authorised")
+
+
+def _is_guest(folder: Path, rules: RunRules, identity: Identity) -> bool:
+    return identity.peer_id in standing_in(folder, rules).guest_of
 
 
 class _Daemon:

@@ -128,7 +128,7 @@ def _open_replica(
         outer_of=lambda rules: training_config(rules, "rules in force").outer,
         store=checkpoint_store(settings.folder, settings.num_checkpoints, on_warning, on_point),
         chain=Chain(settings.folder / "chain.jsonl"),
-        archive=archive_of(spec.genesis, me, settings.folder, on_warning),
+        archive=archive_of(spec.genesis, me, settings.folder, grid.num_elements, on_warning),
         on_saved=on_checkpoint,
     )
     if replica.restore():

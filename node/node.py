@@ -27,6 +27,7 @@ from .donor import Donor
 from .ending import others_are_done
 from .errors import UserError
 from .failures import Failures
+from .invitation import Invitation
 from .local_parts import LocalParts
 from .overview import LiveParts
 from .reasons import Reason, State
@@ -59,6 +60,7 @@ class Node:
             on_report=self._on_report,
             on_death=self._on_trainer_death,
         )
+        self._invitation = Invitation.of(settings.folder, identity.peer_id)
         self._live: LiveParts | None = None
         """None before the network is up, and after `stop`."""
         self._reporter = Reporter(telemetry, spec, identity.peer_id, settings.name, VERSION, self._replica)
@@ -137,7 +139,7 @@ class Node:
         is_held_up = rules.control.paused or rules.control.required_protocol > PROTOCOL_VERSION
         return Terms(
             last_round=rules.stop.num_rounds,
-            is_open=not is_held_up and rules.admits(self._local.me),
+            is_open=not is_held_up and self._replica.standing.admits(rules, self._local.me),
             inner_lr=training_config(rules, "rules in force").inner.lr,
         )
 
@@ -149,6 +151,7 @@ class Node:
             version=VERSION,
             addresses=lambda: swarm.addresses[:8],
             reachable=lambda: swarm.is_met_by(self._other_members()),
+            ticket=self._invitation.ticket,
         )
         return RoundDriver(
             identity=local.identity,
@@ -395,6 +398,7 @@ class Node:
             self._reporter.look()
             self._local.known_peers.remember(_addresses(live.driver.peers))
             self._take_submitted(live.driver)
+            self._invitation.look(self._telemetry, self._local.rules, self._replica.standing, time.time())
             await asyncio.sleep(_LOOK_INTERVAL_S)
 
 

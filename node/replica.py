@@ -29,6 +29,8 @@ from ..training.shared_buffers import SharedBuffers
 from .chain import Chain
 
 FloatVector = NDArray[np.float32]
+_STATE_BYTES = 8
+"""Of one element: anchor and momentum, float32."""
 
 
 def state_context(round_number: int, data_cursor: int) -> bytes:
@@ -183,10 +185,13 @@ class Replica:
                 self._load(checkpoint)
                 self._save()  # as the newest, whatever the older ones were of
 
+    @property
+    def _stores(self) -> list[CheckpointStore]:
+        return [self._store] if self._archive is None else [self._store, self._archive.store]
+
     def _newest_usable(self) -> Checkpoint | None:
         """Of the last states and the archived ones, the newest that belongs to the chain as it is now."""
-        stores = [self._store] if self._archive is None else [self._store, self._archive.store]
-        found = [checkpoint for store in stores if (checkpoint := store.load_latest(self._is_usable)) is not None]
+        found = [checkpoint for store in self._stores if (checkpoint := store.load_latest(self._is_usable)) is not None]
         return max(found, key=lambda checkpoint: int(checkpoint.state["round"]), default=None)
 
     def _drop_left_behind(self) -> None:
@@ -261,6 +266,21 @@ class Replica:
         if not isinstance(saved, SaveFailed):
             self._on_saved(saved, len(self._store.numbers()))
 
+    def starting_copy(self, record_id: str) -> StateCopy | None:
+        """The state that the rules' present lineage begins with, if that is the one after ``record_id``, from disk.
+
+        None for every other: so one old state at most is asked of a node, however many are on its disk. Blocking.
+        """
+        fork = self._book.rules.fork
+        if fork is None or fork.record != record_id or not 1 <= fork.round <= len(self._chain):
+            return None
+        commit = self._chain.get(fork.round)
+        for store in self._stores:
+            checkpoint = store.load_latest(lambda found: self._is_usable(found) and found.state["record"] == record_id)
+            if checkpoint is not None:
+                return _copy_of(checkpoint, commit)
+        return None
+
     def copy(self) -> StateCopy:
         """The present state, copied. Blocking: waits for an outer step that is going on."""
         with self._work:
@@ -273,6 +293,18 @@ class Replica:
             )
 
 
+def _copy_of(checkpoint: Checkpoint, commit: Commit) -> StateCopy:
+    anchor, momentum = checkpoint.tensors["anchor"], checkpoint.tensors["momentum"]
+    plan = commit.record.plan
+    return StateCopy(
+        round=plan.round,
+        record_id=commit.record.content_id(),
+        context=state_context(plan.round, plan.data_cursor),
+        leaves=tuple(leaf_digests(anchor, momentum)),
+        data=anchor.tobytes() + momentum.tobytes(),
+    )
+
+
 def checkpoint_store(
     folder: Path, keep: int, on_warning: Callable[[str], None], on_point: Callable[[str], None]
 ) -> CheckpointStore:
@@ -280,9 +312,14 @@ def checkpoint_store(
     return CheckpointStore(folder / "state", "state", keep=max(keep, 2), on_warning=on_warning, on_point=on_point)
 
 
-def archive_of(genesis: Genesis, me: str, folder: Path, on_warning: Callable[[str], None]) -> Archive | None:
+def archive_of(
+    genesis: Genesis, me: str, folder: Path, num_elements: int, on_warning: Callable[[str], None]
+) -> Archive | None:
     """This node's archive; None if the run does not name it as an archivist."""
     if me not in genesis.archive.peers:
         return None
-    store = CheckpointStore(folder / "archive", "state", keep=max(genesis.archive.num_states, 2), on_warning=on_warning)
-    return Archive(store, genesis.archive.every_rounds)
+    config = genesis.archive
+    fitting = config.max_bytes // (_STATE_BYTES * num_elements) - 1  # one more is there while the next is written
+    keep = max(1, min(config.num_states, fitting))
+    store = CheckpointStore(folder / "archive", "state", keep=keep, on_warning=on_warning)
+    return Archive(store, config.every_rounds)

@@ -241,7 +241,7 @@ def new_run_text(
         "membership",
         "who takes part, and how many must agree",
         (
-            _Line("mode", "listed", 'or "open", with accept_sybil_risk = true'),
+            _Line("mode", "listed", '"invite": also who has an invite (atoll run invite); or "open"'),
             _Line("roster", list(roster), "peer ids (atoll identity show) of the first round's voters"),
             _Line("allowed", [], "further peer ids that may join later"),
             _Line("seeds", list(seeds), "addresses to bootstrap from: /ip4/…/tcp/…/p2p/…"),

@@ -14,6 +14,7 @@ from .messages import MAX_LOSS, Evaluated, Heartbeat, NodePhase, Provisional
 from .peers import PeerTable
 from .replica import Replica
 from .round_machine import Phase
+from .tickets import Ticket
 from .transport import Directory
 
 logger = logging.getLogger(__name__)
@@ -39,6 +40,8 @@ class NodeFacts:
     version: str = ""
     addresses: Callable[[], tuple[str, ...]] = tuple
     reachable: Callable[[], bool] = lambda: True
+    ticket: Ticket | None = None
+    """The invite that the node has, if any."""
 
 
 @dataclass(frozen=True)
@@ -89,6 +92,7 @@ def compose(
         evaluated=_evaluated(progress),
         provisional=provisional,
         reachable=facts.reachable(),
+        ticket=facts.ticket,
         addresses=facts.addresses(),
         num_amendments=num_amendments,
         sent_unix_s=max(0.0, now_unix_s),
@@ -119,18 +123,23 @@ class Heartbeats:
         compose: Callable[[], Heartbeat],
         wall_clock: Callable[[], float],
         admits: Callable[[PeerId], bool] = lambda _: True,
+        is_known: Callable[[], bool] = lambda: False,
     ) -> None:
-        self._admits = admits
+        """``is_known``: whether whoever follows the run lets us in without seeing our invite."""
+        self._admits, self._is_known = admits, is_known
         self.rhythm = rhythm
         self._directory, self._mail, self._peers = directory, mail, peers
         self._compose, self._wall_clock = compose, wall_clock
 
     def say_now(self) -> None:
         """Send a heartbeat to every known peer and ourselves; never waits."""
-        self._mail.post((*self._peers.others(), self._mail.me), self._compose())
+        heartbeat = self._compose()
+        if self._is_known():
+            heartbeat = heartbeat.model_copy(update={"ticket": None})
+        self._mail.post((*self._peers.others(), self._mail.me), heartbeat)
 
     def say_to(self, peer: PeerId) -> None:
-        """Send a heartbeat to one peer; never waits."""
+        """Send a heartbeat, our invite included, to one peer that may know less than we do; never waits."""
         self._mail.post((peer,), self._compose())
 
     async def beat(self) -> None:
@@ -152,7 +161,7 @@ class Heartbeats:
 
     async def _publish(self) -> None:
         expires_unix_s = self._wall_clock() + 3 * self.rhythm.published_s
-        heartbeat = self._compose().model_copy(update={"echoes": ()})
+        heartbeat = self._compose().model_copy(update={"echoes": (), "ticket": None})
         await self._directory.publish(self._mail.seal(heartbeat), expires_unix_s)
 
     def _note(self, record: bytes) -> None:

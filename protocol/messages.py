@@ -12,6 +12,7 @@ from .record import Plan as Plan
 from .record import Record as Record
 from .record import Span as Span
 from .record import SpanResult as SpanResult
+from .tickets import Ticket
 from .values import MAX_LOSS as MAX_LOSS
 from .values import MAX_SPEED as MAX_SPEED
 from .values import Ballot, Loss, NodePhase, Signature, Speed, SquaredNorm
@@ -89,6 +90,8 @@ class Heartbeat(InRound):
     reachable: bool = True
     """Whether others can open streams to the sender. A peer that is not never owns a span and never leads."""
     addresses: Annotated[tuple[Annotated[str, Field(max_length=256)], ...], Field(max_length=16)] = ()
+    ticket: Ticket | None = None
+    """What entitles a sender that the receiver need not know yet."""
     num_amendments: Count = 0
     """Changes of the run's rules that the sender knows; who knows fewer asks for them."""
     sent_unix_s: Annotated[float, Field(ge=0, le=1e11)] = 0.0

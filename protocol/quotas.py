@@ -44,6 +44,13 @@ MAX_METERED_PEERS = 4096
 DHT_BYTES_PER_S, DHT_BYTES_AT_ONCE = 1 << 20, 32 << 20
 """Of the directory's answers to one peer. All records of 1,000 peers are 4 MiB, and a look-up asks a few holders."""
 
+STRANGERS_PER_S, STRANGERS_AT_ONCE = 64.0, 256
+"""Messages of peers not let in that are looked at for an invite, all together: a few hundredths of a core."""
+STRANGER_MESSAGES_PER_HEARTBEAT, STRANGER_MESSAGES_AT_ONCE = 2, 8
+"""Of one such peer."""
+STRANGER_MESSAGE_BYTES = 8 << 10
+"""Longest of them; a heartbeat with an invite and sixteen addresses has half of it."""
+
 EVIDENCE_PER_S, EVIDENCE_AT_ONCE = 0.1, 16
 """Of one peer: accusations that are looked at, and plans resting on unknown evidence that make a node ask around. An
 honest peer needs one of each per proven liar."""
@@ -58,6 +65,8 @@ WAITING_BYTES_PER_PEER = 8 << 20
 """Of a peer's messages that wait for the round machine, while it is busy."""
 WAITING_BYTES = 256 << 20
 """Of all peers' together."""
+MAX_PRESENTED = 1024
+"""Strangers that are let in because they have shown an invite, before a commit makes them members."""
 EARLY_BYTES_PER_PEER = 2 << 20
 """Of a peer's messages for the next round."""
 EARLY_BYTES = 64 << 20

@@ -9,6 +9,7 @@ from typing import Annotated
 
 from pydantic import Field
 
+from .tickets import MAX_ADMISSIONS, MAX_GUESTS, Admission, Guest
 from .values import Ballot, Count, Digest, Frozen, Peer, Round, Signature, Speed, SquaredNorm
 
 MAX_EJECTED = 4096
@@ -70,10 +71,14 @@ class Plan(Frozen):
     """Who votes on, and leases data for, the next round."""
     data_cursor: Count
     """First global sample index that the next round's leases start from."""
-    newcomers: Annotated[tuple[Newcomer, ...], Field(max_length=1024)] = ()
-    """Those of ``next_roster`` whose contributions weigh nothing yet."""
+    newcomers: Annotated[tuple[Newcomer, ...], Field(max_length=2048)] = ()
+    """Members of ``roster`` or ``next_roster`` whose contributions weigh nothing in this round or a later one."""
     ejected: Annotated[tuple[Peer, ...], Field(max_length=MAX_EJECTED)] = ()
     """Peers whose misconduct has been proven in this run so far: never in a roster again."""
+    admissions: Annotated[tuple[Admission, ...], Field(max_length=MAX_ADMISSIONS)] = ()
+    """Who of ``next_roster`` enters by an invite that it has not used before."""
+    guests: Annotated[tuple[Guest, ...], Field(max_length=MAX_GUESTS)] = ()
+    """Everybody who has entered by an invite so far, members or not."""
     rules: Digest
     """`Genesis.rules_id` of the rules in force: genesis and amendments, the same for everybody in a round."""
     attempt_timeout_s: Annotated[float, Field(gt=0, le=86_400)]

@@ -41,7 +41,7 @@ def may_begin(sight: Sight, me: PeerId) -> Reset | None:
     Without most of the witnesses a new roster could decide as little as the old one.
     """
     genesis, standing = sight.rules.at(sight.standing.round + 1), sight.standing
-    roster = tuple(peer for peer in dict.fromkeys((*sight.live, me)) if genesis.admits(peer))
+    roster = tuple(peer for peer in dict.fromkeys((*sight.live, me)) if standing.admits(genesis, peer))
     if not sight.is_level or me not in roster or not has_witnesses(genesis.membership.witnesses, roster):
         return None
     return Reset(

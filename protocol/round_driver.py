@@ -21,6 +21,7 @@ from .amending import Learned
 from .amendments import Amendment, RunRules
 from .chunks import ChunkGrid, Contribution
 from .commit_server import CommitServer
+from .doorkeeper import Doorkeeper
 from .event_queue import EventQueue
 from .evidence_store import EvidenceStore
 from .exchange import ExchangeCounters, ExchangeSettings
@@ -100,7 +101,8 @@ class RoundDriver:
         book = self._book = book or RuleBook(RunRules(genesis))
         genesis = book.rules.at(replica.head_round + 1)
         timing = genesis.timing
-        transport = gate = Gate(transport, genesis, clock, lambda error: self._points.reject(error))
+        doorkeeper = Doorkeeper(genesis, lambda: replica.standing, wall_clock)
+        transport = gate = Gate(transport, genesis, clock, lambda error: self._points.reject(error), doorkeeper)
         directory.admit(gate.admits)
         self._replica, self._transport, self._facts = replica, transport, facts
         self._clock, self._wall_clock = clock, wall_clock
@@ -144,9 +146,10 @@ class RoundDriver:
             on_rules=self._obey,
             on_rules_differ=lambda peer: self._heartbeats.say_to(peer),
             clock=clock,
+            wall_clock=wall_clock,
         )
         words = (self._compose_heartbeat, wall_clock, gate.admits)
-        self._heartbeats = Heartbeats(_rhythm(timing), directory, self._mail, self._peers, *words)
+        self._heartbeats = Heartbeats(_rhythm(timing), directory, self._mail, self._peers, *words, self._is_known)
         self._progress = Progress()
         self._memories = Memories(book, replica, self._mail, self._peers, self._queue.put, clock)
         self._incoming = self._make_incoming(commits)
@@ -348,6 +351,10 @@ class RoundDriver:
             clock=self._clock,
             wall_clock=self._wall_clock,
         )
+
+    def _is_known(self) -> bool:
+        """Whether whoever follows the run lets us in without seeing our invite."""
+        return self._replica.standing.admits(self._loop.genesis, self._mail.me)
 
     def _compose_heartbeat(self) -> Heartbeat:
         known, now_unix_s = self._book.num_amendments, self._wall_clock()

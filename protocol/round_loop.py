@@ -89,7 +89,9 @@ class RoundLoop:
         on_rules: Callable[[Genesis], None],
         on_rules_differ: Callable[[PeerId], None],
         clock: Callable[[], float],
+        wall_clock: Callable[[], float],
     ) -> None:
+        self._wall_clock = wall_clock
         self._book, self._replica, self._votes, self._commits = book, replica, votes, commits
         self._genesis = genesis = book.rules.at(replica.head_round + 1)
         self._lease_samples, self._num_chunks = lease_samples, num_chunks
@@ -290,6 +292,7 @@ class RoundLoop:
             num_chunks=self._num_chunks,
             abstain=abstain,
             alternatives=tuple(self._book.rules.possible(number))[1:],
+            began_unix_s=self._wall_clock(),
             recent=tuple(self._paces),
             proven=self._oversight.proven,
             is_signed=is_signed,

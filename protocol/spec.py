@@ -81,8 +81,9 @@ _NESTED = (
 class MembershipConfig(Frozen):
     """Who takes part, and how many must agree."""
 
-    mode: Literal["listed", "open"] = "listed"
-    """``listed``: only ``roster`` and ``allowed`` are ever admitted. ``open``: anybody who holds the state."""
+    mode: Literal["listed", "invite", "open"] = "listed"
+    """``listed``: only ``roster`` and ``allowed`` are ever admitted. ``invite``: these, and whoever has a valid invite.
+    ``open``: anybody who holds the state."""
     roster: Roster
     """Voters of round 1."""
     allowed: Annotated[tuple[Peer, ...], Field(max_length=4096)] = ()
@@ -92,12 +93,16 @@ class MembershipConfig(Frozen):
     """Contributions that a round needs at least."""
     fault_tolerance: Annotated[int, Field(ge=0, le=340)] | None = None
     """Misbehaving members that a certificate must survive; default a fifth of the roster, 0 = crashes only."""
+    inviters: Annotated[tuple[Peer, ...], Field(max_length=64)] = ()
+    """Keys that may sign invites, beside the operators'."""
+    max_per_owner: Annotated[int, Field(ge=1, le=1024)] = 1
+    """Members by invites of one owner."""
     accept_sybil_risk: bool = False
     """Strangers may fill an open run's roster, and then decide everything."""
     witnesses: Annotated[tuple[Peer, ...], Field(max_length=64)] = ()
     """Members of the first roster, more than half of whom must sign every commit, whoever else is in the roster."""
 
-    @field_validator("roster", "allowed", "witnesses")
+    @field_validator("roster", "allowed", "inviters", "witnesses")
     @classmethod
     def _peers(cls, peers: tuple[PeerId, ...]) -> tuple[PeerId, ...]:
         for peer in peers:
@@ -118,7 +123,7 @@ class MembershipConfig(Frozen):
         return self
 
     def admits(self, peer: PeerId) -> bool:
-        """Whether ``peer`` may ever enter a roster."""
+        """Whether ``peer`` may ever enter a roster without an invite."""
         return self.mode == "open" or peer in self.roster or peer in self.allowed
 
 
@@ -161,6 +166,8 @@ class ArchiveConfig(Frozen):
     """They keep the state after every so many rounds."""
     num_states: Annotated[int, Field(ge=1, le=1024)] = 8
     """The newest so many of them."""
+    max_bytes: Annotated[int, Field(ge=1, le=2**53)] = 2**37
+    """Space that they take on an archivist's disk; always enough for the newest."""
 
 
 class ControlConfig(Frozen):
@@ -234,7 +241,7 @@ class Genesis(Frozen):
         return amended
 
     def admits(self, peer: PeerId) -> bool:
-        """Whether ``peer`` may ever enter a roster."""
+        """Whether ``peer`` may ever enter a roster without an invite."""
         return self.membership.admits(peer) and peer not in self.control.banned
 
     @classmethod

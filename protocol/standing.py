@@ -10,6 +10,7 @@ from typing import Self
 from .identity import PeerId
 from .messages import Commit, Newcomer
 from .spec import Genesis
+from .tickets import Guest
 
 
 @dataclass(frozen=True)
@@ -29,6 +30,9 @@ class Standing:
     ejected: tuple[PeerId, ...] = ()
     """Peers whose misconduct was proven: never in a roster again."""
 
+    guests: tuple[Guest, ...] = ()
+    """Peers that have entered by an invite, members or not."""
+
     @classmethod
     def of_genesis(cls, genesis: Genesis) -> Self:
         return cls(0, genesis.run_id, genesis.membership.roster)
@@ -43,7 +47,19 @@ class Standing:
             plan.data_cursor,
             plan.newcomers,
             plan.ejected,
+            plan.guests,
         )
+
+    def admits(self, genesis: Genesis, peer: PeerId) -> bool:
+        """Whether ``peer`` may be a member: listed or let in before, and neither banned nor ejected."""
+        if peer in genesis.control.banned or peer in self.ejected:
+            return False
+        return genesis.membership.admits(peer) or peer in self.guest_of
+
+    @cached_property
+    def guest_of(self) -> Mapping[PeerId, Guest]:
+        """Those that entered by an invite, by peer."""
+        return {guest.peer: guest for guest in self.guests}
 
     @cached_property
     def counts_from(self) -> Mapping[PeerId, int]:
@@ -52,13 +68,17 @@ class Standing:
 
 
 def newcomers_after(standing: Standing, next_roster: tuple[PeerId, ...], num_rounds: int) -> tuple[Newcomer, ...]:
-    """Who of ``next_roster`` weighs nothing yet in the round after next: new members, for ``num_rounds`` rounds each.
+    """Who weighs nothing in the round after ``standing``, whose plan says so, or in a later one.
 
-    A peer that comes back is new again. Where nobody would count, everybody does, or no round could be held.
+    New members of ``next_roster`` for ``num_rounds`` rounds each, and members that are still on probation: those that
+    leave with this round, too, or leaving would end it. A peer that comes back is new again. Where nobody would count,
+    everybody does from the next round on, or none could be held.
     """
-    following = standing.round + 2
-    added = {peer: following + num_rounds for peer in next_roster if peer not in standing.roster}
-    counts_from = {peer: added.get(peer, standing.counts_from.get(peer, 0)) for peer in next_roster}
-    if all(number > following for number in counts_from.values()):
-        return ()
-    return tuple(Newcomer(peer=peer, counts_from=n) for peer, n in counts_from.items() if n > following)
+    number = standing.round + 1
+    counts_from = {peer: standing.counts_from.get(peer, 0) for peer in (*next_roster, *standing.roster)}
+    counts_from |= {peer: number + 1 + num_rounds for peer in next_roster if peer not in standing.roster}
+    if all(counts_from[peer] > number + 1 for peer in next_roster):
+        counts_from = {peer: min(first, number + 1) for peer, first in counts_from.items()}
+    members = set(standing.roster)
+    barred = ((peer, n) for peer, n in counts_from.items() if n > (number if peer in members else number + 1))
+    return tuple(Newcomer(peer=peer, counts_from=n) for peer, n in barred)

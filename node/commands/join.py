@@ -14,6 +14,7 @@ from .options import AsJson, Config, Folder, SpecFile, command_app, settings_for
 
 if TYPE_CHECKING:
     from ..run_spec import RunSpec
+    from ..settings import NodeSettings
 
 app = command_app()
 
@@ -42,10 +43,26 @@ def _confirm(spec: RunSpec) -> None:
     typer.confirm("Join this run?", default=True, abort=True, err=True)
 
 
+def _accept(invite: Path, settings: NodeSettings, run: RunSpec) -> None:
+    """Keep an invite in the node's folder, after everything that can be known of it here has been checked."""
+    import time
+
+    from ...protocol.identity import Identity
+    from ..amendment_store import AmendmentStore
+    from ..invitation import accept
+
+    rules = max((run.rules, AmendmentStore(settings.folder).load(run.genesis)), key=lambda r: len(r.amendments))
+    me = Identity.load_or_create(settings.identity_path).peer_id
+    accept(invite, settings.folder, rules, me, time.time())
+
+
 @app.command()
 def join(
     spec: SpecFile,
     folder: Folder = None,
+    invite: Annotated[
+        Path | None, typer.Option("--invite", help="File with your invite; the node keeps a copy.", show_default=False)
+    ] = None,
     name: Annotated[str | None, typer.Option("--name", help="Name that others see.", show_default=False)] = None,
     host: Annotated[str | None, typer.Option("--host", help="Address to listen on.", show_default="all")] = None,
     port: Annotated[int | None, typer.Option("--port", help="Port for other peers.", show_default="a free one")] = None,
@@ -90,6 +107,8 @@ def join(
     from ..run_spec import load_run_spec
 
     run = load_run_spec(spec)
+    if invite is not None:
+        _accept(invite, settings, run)
     if not yes:
         _confirm(run)
     from ..daemon import run_node

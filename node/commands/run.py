@@ -15,10 +15,12 @@ from ...training.config import TrainingConfig
 from ...training.flat import FlatLayout
 from ..errors import UserError
 from . import amend
+from .invite import invite
 from .options import AsJson, Config, Folder, SpecFile, command_app, print_json, settings_for
 
 app = command_app()
 app.add_typer(amend.app, name="amend")
+app.command("invite")(invite)
 
 
 @app.callback()

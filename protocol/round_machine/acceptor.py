@@ -10,7 +10,7 @@ from ..transport import RemoteProtocolError
 from .events import Action, FetchResults, Persist, Send, Step
 from .validity import check_new_plan, check_record, check_sealed, check_signed
 from .values import Proposed, RoundState
-from .views import check_dropped, is_justified, is_tainted
+from .views import check_dropped, is_justified, is_tainted, unix_s
 
 
 def on_prepare(state: RoundState, sender: PeerId, message: Prepare, now: float) -> Step:
@@ -42,7 +42,7 @@ def on_proposal(state: RoundState, sender: PeerId, message: Proposal, now: float
     if record.plan.ballot > ballot:
         raise RemoteProtocolError(sender, "proposal.ballot", "older than its plan")
     if record.plan.ballot == ballot:  # else it is an earlier leader's, perhaps decided already, and must be helped
-        check_new_plan(state.rules, record.plan, sender)
+        check_new_plan(state.rules, record.plan, sender, unix_s(state, now))
         check_dropped(state, record.plan, now)
     if ballot < state.acceptor.promised:
         return state, (nack(state, sender),) if state.rules.may_vote else ()

@@ -6,6 +6,7 @@ from collections.abc import Collection
 from dataclasses import replace
 
 from ..identity import PeerId
+from ..invites import guests_after
 from ..leader import distance, next_ballot
 from ..messages import (
     Accepted,
@@ -207,6 +208,7 @@ def make_plan(state: RoundState, ballot: int, now: float) -> Plan | None:
     limit = rules.genesis.limits.max_tokens_per_round
     readies = [(peer, state.readies[peer]) for peer in members]
     next_roster = views.next_roster(state, now)
+    admissions = views.admissions(state, next_roster, now)
     return Plan(
         lineage=rules.genesis.lineage,
         fragment=rules.fragment,
@@ -233,6 +235,8 @@ def make_plan(state: RoundState, ballot: int, now: float) -> Plan | None:
         data_cursor=rules.next_cursor,
         newcomers=newcomers_after(rules.standing, next_roster, rules.genesis.trust.probation_rounds),
         ejected=views.ejected(state),
+        admissions=admissions,
+        guests=guests_after(rules.standing, next_roster, admissions),
         rules=rules.genesis.rules_id,
         attempt_timeout_s=rules.genesis.timing.attempt_timeout_s,
     )

@@ -66,7 +66,7 @@ def on_plan(state: RoundState, sender: PeerId, message: PlanMessage, now: float)
     plan, attempt = message.plan, state.attempt
     if sender != plan.leader:
         raise RemoteProtocolError(sender, "plan.leader", "sent by another peer than its leader")
-    check_new_plan(state.rules, plan, sender)
+    check_new_plan(state.rules, plan, sender, views.unix_s(state, now))
     check_plan(state.rules, plan, sender)
     views.check_dropped(state, plan, now)
     if not views.is_justified(state, plan):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable
 
+from .. import invites
 from ..envelope import InvalidMessage
 from ..identity import PeerId
 from ..messages import Accepted, Commit, Plan, Proposal, Record, SpanResult
@@ -15,11 +16,14 @@ from ..transport import RemoteProtocolError, RulesDiffer
 from .values import Rules
 
 
-def check_new_plan(rules: Rules, plan: Plan, sender: PeerId) -> None:
+def check_new_plan(rules: Rules, plan: Plan, sender: PeerId, now_unix_s: float = 0.0) -> None:
     """A plan that may be made now: under the rules in force, as we know them, and not while the run is paused."""
     if plan.rules != rules.genesis.rules_id:
         raise RulesDiffer(sender, "plan.rules", "other rules than those in force here")
     _require(not rules.genesis.control.paused, sender, "plan.paused", "the run is paused")
+    shown = [admission.ticket.invite for admission in plan.admissions]
+    is_over = any(invites.is_over(invite, now_unix_s, invites.CLOCK_TOLERANCE_S) for invite in shown)
+    _require(not is_over, sender, "plan.admissions", "an invite that has expired")
 
 
 def check_plan(rules: Rules, plan: Plan, sender: PeerId) -> None:
@@ -91,17 +95,30 @@ def _check_members(rules: Rules, plan: Plan, sender: PeerId) -> None:
 
 
 def _check_next_roster(rules: Rules, plan: Plan, sender: PeerId) -> None:
-    added = set(plan.next_roster) - set(rules.roster)
     banned = set(rules.genesis.control.banned)
     _require(len(set(plan.next_roster)) == len(plan.next_roster), sender, "plan.next_roster", "a peer twice")
     limit = max(rules.genesis.limits.max_peers, len(rules.roster))
     _require(len(plan.next_roster) <= limit, sender, "plan.next_roster", "too many peers")
-    _require(all(map(rules.admits, added)), sender, "plan.next_roster", "admits a peer not allowed")
+    _check_admissions(rules, plan, sender)
     _require(not banned & set(plan.next_roster), sender, "plan.next_roster", "keeps a banned peer")
     witnesses = rules.genesis.membership.witnesses
     _require(has_witnesses(witnesses, plan.next_roster), sender, "plan.next_roster", "leaves too few witnesses")
     newcomers = newcomers_after(rules.standing, plan.next_roster, rules.genesis.trust.probation_rounds)
     _require(plan.newcomers == newcomers, sender, "plan.newcomers", "not those on probation")
+
+
+def _check_admissions(rules: Rules, plan: Plan, sender: PeerId) -> None:
+    """Whoever enters is listed, has been let in before, or shows an invite; each owner has its number at most."""
+    tickets = {admission.peer: admission.ticket for admission in plan.admissions}
+    kept = [peer for peer in plan.next_roster if peer in rules.roster]
+    added = {peer: tickets.get(peer) for peer in plan.next_roster if peer not in rules.roster}
+    admitted = invites.let_in(rules.genesis, rules.standing, kept, added)
+    _require(admitted == tuple(added), sender, "plan.next_roster", "admits a peer not allowed")
+    needed = [peer for peer in added if not rules.admits(peer)]
+    stated = [admission.peer for admission in plan.admissions]
+    _require(stated == needed, sender, "plan.admissions", "not those who enter by an invite")
+    guests = invites.guests_after(rules.standing, plan.next_roster, plan.admissions)
+    _require(plan.guests == guests, sender, "plan.guests", "not those who have entered by invites")
 
 
 def check_record(rules: Rules, record: Record, sender: PeerId) -> None:

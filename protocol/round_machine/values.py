@@ -54,6 +54,8 @@ class Rules:
     alternatives: tuple[Genesis, ...] = ()
     """Other rules that this round may have been planned under, by a leader who knew fewer amendments: what was voted on
     under them is to be proposed again and may be decided, but nothing new is planned under them."""
+    began_unix_s: float = 0.0
+    """Wall clock when the round begins here. Nothing but the expiry of invites depends on it."""
     recent: tuple[Pace, ...] = ()
     """What this member has seen of the last rounds; how long stragglers are waited for follows from it."""
     proven: frozenset[PeerId] = frozenset()
@@ -108,8 +110,8 @@ class Rules:
         return None if found is None else replace(self, genesis=found)
 
     def admits(self, peer: PeerId) -> bool:
-        """Whether ``peer`` may be a member: not banned, not ejected, and let in by the run."""
-        return self.genesis.admits(peer) and peer not in self.standing.ejected
+        """Whether ``peer`` may be a member without showing an invite: not banned, not ejected, known to the run."""
+        return self.standing.admits(self.genesis, peer)
 
     def leader_of(self, ballot: int) -> PeerId:
         return self.order[ballot % len(self.order)]

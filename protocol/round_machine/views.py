@@ -5,13 +5,14 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import dataclass
 
-from .. import grace
+from .. import grace, invites
 from ..grace import Pace
 from ..identity import PeerId
 from ..leader import successor
 from ..messages import Heartbeat, Plan, Provisional
 from ..quorum import has_witnesses
 from ..record import MAX_EJECTED
+from ..tickets import Admission, Ticket
 from ..transport import RemoteProtocolError
 from .values import Gathering, PeerView, RoundState
 
@@ -187,8 +188,28 @@ def next_roster(state: RoundState, now: float) -> tuple[PeerId, ...]:
     rules = state.rules
     kept = _kept(state, now)
     joiners = sorted(peer for peer in state.peers if peer not in rules.roster and _may_join(state, peer, now))
+    shown = {peer: _ticket(state, peer, now) for peer in joiners}
     room = max(0, rules.genesis.limits.max_peers - len(kept))
-    return (*kept, *joiners[:room])
+    return (*kept, *invites.let_in(rules.genesis, rules.standing, kept, shown)[:room])
+
+
+def admissions(state: RoundState, next_roster: Collection[PeerId], now: float) -> tuple[Admission, ...]:
+    """What entitles those of ``next_roster`` who enter by an invite."""
+    new = (peer for peer in next_roster if peer not in state.rules.roster and not state.rules.admits(peer))
+    shown = ((peer, _ticket(state, peer, now)) for peer in new)
+    return tuple(Admission(peer=peer, ticket=ticket) for peer, ticket in shown if ticket is not None)
+
+
+def _ticket(state: RoundState, peer: PeerId, now: float) -> Ticket | None:
+    """What a peer has shown, unless it has expired by our clock."""
+    heartbeat = state.peers[peer].heartbeat
+    ticket = None if heartbeat is None else heartbeat.ticket
+    return None if ticket is None or invites.is_over(ticket.invite, unix_s(state, now)) else ticket
+
+
+def unix_s(state: RoundState, now: float) -> float:
+    """Wall clock at ``now``, as far as this round's beginning tells it."""
+    return state.rules.began_unix_s + max(0.0, now - state.began_s)
 
 
 def _kept(state: RoundState, now: float) -> list[PeerId]:
@@ -227,7 +248,7 @@ def _may_join(state: RoundState, peer: PeerId, now: float) -> bool:
     return (
         heartbeat is not None
         and is_live(state, peer, now)
-        and rules.admits(peer)
+        and (rules.admits(peer) or heartbeat.ticket is not None)
         and heartbeat.phase in _HOLDS_STATE
         and (heartbeat.round, heartbeat.state_hash) == (rules.round - 1, rules.parent_state)
     )

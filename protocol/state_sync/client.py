@@ -111,13 +111,23 @@ class StateSync:
         """Raises `StateUnavailable` naming every donor; OSError when the disk is full."""
         for _ in range(self.max_passes):
             await self.update_chain()
-            found = newest(await self._collect_manifests())
+            found = await self._choose()
             if found is None:
                 break
             manifest, donors = found
             if await self._download(manifest, donors):
                 return SyncedState(self.partial_path, manifest, self.chain)
         raise StateUnavailable(dict(self.causes))
+
+    async def _choose(self) -> tuple[SnapshotManifest, list[PeerId]] | None:
+        """The newest certified snapshot; where all are older than the lineage, the state that it begins with.
+
+        That one only archivists may have, and they may have gone on from it.
+        """
+        found, start = newest(await self._collect_manifests()), self.certifier.signed
+        if start is not None and (found is None or found[0].round < start[0]):
+            found = newest(await self._collect_manifests(start[1])) or found
+        return found
 
     async def update_chain(self) -> Chain:
         """Extend the chain by whatever donors can prove, and return it.
@@ -205,18 +215,18 @@ class StateSync:
 
     # Manifests
 
-    async def _collect_manifests(self) -> dict[PeerId, SnapshotManifest]:
+    async def _collect_manifests(self, record: str | None = None) -> dict[PeerId, SnapshotManifest]:
         donors, turn = self._candidates(), asyncio.Semaphore(self.max_manifests_at_once)
 
         async def ask(donor: PeerId) -> SnapshotManifest | None:
             async with turn:
-                return await self._with_stream(donor, self._ask_manifest)
+                return await self._with_stream(donor, lambda stream: self._ask_manifest(stream, record))
 
         found = await asyncio.gather(*map(ask, donors))
         return {donor: manifest for donor, manifest in zip(donors, found, strict=True) if manifest is not None}
 
-    async def _ask_manifest(self, stream: ByteStream) -> SnapshotManifest | None:
-        await stream.write(ManifestRequest().canonical())
+    async def _ask_manifest(self, stream: ByteStream, record: str | None = None) -> SnapshotManifest | None:
+        await stream.write(ManifestRequest(record=record).canonical())
         if not await read_answer(stream):
             self.note(stream.remote, "has no snapshot")
             return None

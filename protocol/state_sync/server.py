@@ -46,6 +46,10 @@ class StateSource(Protocol):
         """The newest snapshot, with the attests known so far. Blocking."""
         ...
 
+    def archived(self, record: Digest) -> SnapshotManifest | None:
+        """The state after an older record, where this node still has it and gives it. Blocking."""
+        ...
+
     def read_leaf(self, digest: Digest) -> Buffer | None:
         """Bytes of a leaf of a snapshot that is still here (`SnapshotLeaves.read`). Blocking."""
         ...
@@ -89,7 +93,7 @@ class StateServer:
             case CommitsRequest():
                 await self._send_commits(stream, request)
             case ManifestRequest():
-                await self._send_manifest(stream)
+                await self._send_manifest(stream, request.record)
             case LeafRequest():
                 await self._send_leaf(stream, request.digest)
             case _:
@@ -109,14 +113,14 @@ class StateServer:
         async with self._turn:
             return await off_loop(self._executor, work, *args, **kwargs)
 
-    async def _send_manifest(self, stream: ByteStream) -> None:
-        manifest = await self._work(self._encoded_manifest)
+    async def _send_manifest(self, stream: ByteStream, record: Digest | None) -> None:
+        manifest = await self._work(self._encoded_manifest, record)
         await stream.write(NO if manifest is None else YES)
         if manifest is not None:
             await stream.write(manifest)
 
-    def _encoded_manifest(self) -> bytes | None:
-        manifest = self._source.manifest()
+    def _encoded_manifest(self, record: Digest | None) -> bytes | None:
+        manifest = self._source.manifest() if record is None else self._source.archived(record)
         return None if manifest is None else manifest.canonical()
 
     async def _send_leaf(self, stream: ByteStream, digest: Digest) -> None:

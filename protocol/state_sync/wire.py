@@ -27,6 +27,8 @@ class ManifestRequest(Frozen):
     """Answered by yes or no, then a `SnapshotManifest` as canonical JSON in one frame."""
 
     want: Literal["manifest"] = "manifest"
+    record: Digest | None = None
+    """Of the state after this record; None: the newest that the donor has."""
 
 
 class LeafRequest(Frozen):

@@ -40,6 +40,7 @@ _SOURCE: Any = SimpleNamespace(
     head_round=1,
     commits=lambda first, count: [ex.COMMIT][first - 1 : first - 1 + count],
     manifest=ex.manifest,
+    archived=lambda record: ex.manifest() if record == ex.RUN else None,
     read_leaf=lambda digest: ex.STATE if digest == ex.STATE_LEAF else None,
 )
 
@@ -93,6 +94,7 @@ STATE_TARGETS = (
         [
             frames(CommitsRequest(first=1, count=64).canonical(), ManifestRequest().canonical()),
             frames(LeafRequest(digest=ex.STATE_LEAF).canonical()),
+            frames(ManifestRequest(record=ex.RUN).canonical()),
         ],
         ("protocol/state_sync/server.py:StateServer._handle", "protocol/state_sync/server.py:StateServer._answer"),
         refusals=(RemoteProtocolError,),

@@ -25,7 +25,17 @@ def page_id(page: Path) -> str:
 ATOLL = Path(sysconfig.get_path("scripts")) / "atoll"
 
 # commands that neither start a node nor wait for one, run in this order as the page shows them
-HARMLESS = ("version", "identity show", "run new", "run sign", "run validate", "run amend", "run amendments", "status")
+HARMLESS = (
+    "version",
+    "identity show",
+    "run new",
+    "run sign",
+    "run validate",
+    "run amend",
+    "run amendments",
+    "run invite",
+    "status",
+)
 EXIT_CODES = {"status": {6}}  # nothing runs in an empty home: stopped
 
 needs_command_line = pytest.mark.skipif(

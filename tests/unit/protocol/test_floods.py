@@ -14,11 +14,13 @@ from types import SimpleNamespace
 import pytest
 
 from atoll.protocol import quotas
+from atoll.protocol.doorkeeper import Doorkeeper
 from atoll.protocol.envelope import DOMAIN, InvalidMessage
 from atoll.protocol.gate import Gate
 from atoll.protocol.memory import MemoryNetwork
 from atoll.protocol.messages import Heartbeat
 from atoll.protocol.outcomes import Committed
+from atoll.protocol.standing import Standing
 from atoll.protocol.state_sync import StateServer
 from atoll.protocol.state_sync.wire import LeafRequest, ManifestRequest
 from atoll.protocol.transport import MAX_MESSAGE_BYTES, ByteStream, RemoteProtocolError, StreamClosed
@@ -122,9 +124,12 @@ class Donor:
         self.network = MemoryNetwork(progress_timeout_s=5.0)
         self.num_answers = 0
         self.refused: list[RemoteProtocolError] = []
-        source = SimpleNamespace(head_round=0, manifest=lambda: None, read_leaf=lambda _: bytes(MIB))
+        source = SimpleNamespace(
+            head_round=0, manifest=lambda: None, archived=lambda _: None, read_leaf=lambda _: bytes(MIB)
+        )
         self.transports = [self.network.transport(person) for person in PEOPLE]
-        gate = Gate(self.transports[0], genesis, time.monotonic, self.refused.append)
+        doorkeeper = Doorkeeper(genesis, lambda: Standing.of_genesis(genesis), time.time)
+        gate = Gate(self.transports[0], genesis, time.monotonic, self.refused.append, doorkeeper)
         StateServer(gate, source, executor)  # type: ignore[arg-type]
 
     async def ask(self, who: int, question: bytes, num_times: int, answer_bytes: int) -> int:

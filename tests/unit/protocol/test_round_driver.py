@@ -22,6 +22,7 @@ from atoll.protocol.outcomes import Aborted, Committed, RoundEvent
 from atoll.protocol.round_driver import NodeFacts, RoundDriver
 from atoll.protocol.spec import Genesis, MembershipConfig, TimingConfig
 from atoll.protocol.standing import Standing
+from atoll.protocol.tickets import Ticket
 from atoll.protocol.transport import Buffer
 from atoll.protocol.wakeup import Signal
 
@@ -100,7 +101,13 @@ class Swarm:
         self.changed = Signal()
         """Fired after every event and every message."""
 
-    async def start(self, person: Identity, replica: MeanReplica | None = None, **options: object) -> Node:
+    async def start(
+        self,
+        person: Identity,
+        replica: MeanReplica | None = None,
+        ticket: Ticket | None = None,
+        **options: object,
+    ) -> Node:
         replica = replica or MeanReplica(self.genesis)
         node = Node(None, replica)  # type: ignore[arg-type]
 
@@ -118,7 +125,7 @@ class Swarm:
             folder=self.folder / person.peer_id,
             replica=replica,
             grid=GRID,
-            facts=NodeFacts(lease_samples=10),
+            facts=NodeFacts(lease_samples=10, ticket=ticket),
             observer=observe,
             **options,
         )

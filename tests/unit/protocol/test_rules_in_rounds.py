@@ -89,14 +89,32 @@ def test_probation_ends_is_not_begun_again_by_staying_and_is_by_coming_back():
     assert [(newcomer.peer, newcomer.counts_from) for newcomer in entered] == [(new, 11)]
     member = Standing(8, "", (*old, new), newcomers=entered)
     assert newcomers_after(member, (*old, new), 2) == entered
-    assert newcomers_after(Standing(9, "", (*old, new), newcomers=entered), (*old, new), 2) == ()
+    last = Standing(9, "", (*old, new), newcomers=entered)
+    assert newcomers_after(last, (*old, new), 2) == entered  # the plan of round 10, in which it weighs nothing yet
+    assert newcomers_after(Standing(10, "", (*old, new), newcomers=entered), (*old, new), 2) == ()
     back = newcomers_after(Standing(20, "", old), (*old, new), 2)
     assert [newcomer.counts_from for newcomer in back] == [24]
 
 
-def test_where_only_newcomers_are_left_they_count():
+def test_a_single_round_of_probation_is_one_round():
+    old, new = GENESIS.membership.roster, GENESIS.membership.allowed[0]
+    entered = newcomers_after(Standing(7, "", old), (*old, new), 1)
+    assert newcomers_after(Standing(8, "", (*old, new), newcomers=entered), (*old, new), 1) == entered
+    assert entered == (Newcomer(peer=new, counts_from=10),)
+
+
+def test_who_leaves_while_on_probation_weighs_nothing_in_its_last_round():
+    old, new = GENESIS.membership.roster, GENESIS.membership.allowed[0]
+    entered = newcomers_after(Standing(7, "", old), (*old, new), 4)
+    assert newcomers_after(Standing(8, "", (*old, new), newcomers=entered), old, 4) == entered
+
+
+def test_where_only_newcomers_are_left_they_count_from_the_next_round_on():
     old, new = GENESIS.membership.roster, GENESIS.membership.allowed[:2]
     assert newcomers_after(Standing(7, "", old), tuple(new), 5) == ()
+    entered = newcomers_after(Standing(7, "", old), (*old, *new), 5)
+    left = newcomers_after(Standing(8, "", (*old, *new), newcomers=entered), tuple(new), 5)
+    assert [(newcomer.peer, newcomer.counts_from) for newcomer in left] == [(peer, 10) for peer in new]
 
 
 def test_a_quorum_without_most_of_the_witnesses_is_none():

@@ -5,6 +5,8 @@ Cases CHN-02, CHN-04, CHN-05, MEM-01.
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from atoll.protocol.memory import CorruptStream, Die, Unreachable
@@ -44,6 +46,32 @@ async def test_the_next_commit_certifies_a_snapshot_that_nobody_attested(join, m
     synced = await join.sync.load()
     assert synced.manifest.round == 2
     assert [commit.record.plan.round for commit in synced.newer_commits] == [3]
+
+
+async def test_where_others_are_older_than_the_lineage_an_archivist_gives_its_first_state(
+    join, make_history, make_source, make_state
+):
+    commits = make_history(4)
+    behind, archivist = make_source(commits), make_source(commits, num_attests=0)
+    behind.set_round(1)
+    archivist.keep(3)
+    join.donor(behind)
+    join.donor(archivist)  # it has gone on to round 4, which nobody attests
+    record = commits[2].record
+    start = (3, record.content_id(), commits[3].record.plan.parent_state)
+    join.sync.certifier = replace(join.sync.certifier, signed=start)
+    synced = await join.sync.load()
+    assert synced.manifest.round == 3
+    assert synced.path.read_bytes() == make_state(3)
+    assert [commit.record.plan.round for commit in synced.newer_commits] == [4]
+
+
+async def test_an_old_state_that_operators_have_not_signed_is_not_asked_for(join, make_history, make_source):
+    source = make_source(make_history(4), num_attests=0)
+    source.keep(3)
+    join.donor(source)
+    with pytest.raises(StateUnavailable, match="no quorum has attested the snapshot of round 4"):
+        await join.sync.load()
 
 
 async def test_a_stale_donor_is_not_listened_to(join, make_history, make_source, make_state):
