@@ -16,8 +16,10 @@ from atoll.protocol.evidence import TwoResults, encode_header, encode_payload
 from atoll.protocol.evidence_store import EvidenceStore
 from atoll.protocol.identity import Identity, PeerId
 from atoll.protocol.memory import MemoryNetwork
-from atoll.protocol.messages import MAX_MEMORY, Amendments, Heartbeat, MemoryRequest, SpanResult
+from atoll.protocol.messages import MAX_MEMORY, Amendments, Heartbeat, MemoryRequest, Proposal, SpanResult
 from atoll.protocol.payload import NO, YES
+from atoll.protocol.record import Record, Span
+from atoll.protocol.round_machine import Received
 from atoll.protocol.signed_results import signed
 from atoll.protocol.transport import ByteStream, StreamClosed
 
@@ -203,3 +205,21 @@ async def test_first_words_too_long_to_be_told_are_not_remembered(swarm: Swarm):
     await swarm.network.settle()
     assert not node.driver.failed.done()
     assert PEOPLE[1].peer_id in node.driver.peers
+
+
+async def test_what_a_member_states_at_made_up_ballots_is_kept_within_its_share(swarm: Swarm, monkeypatch):
+    node, member = await swarm.start(PEOPLE[0]), Attacker(swarm, PEOPLE[1])
+    oversight, looked_at = node.driver._oversight, list[SpanResult]()
+    monkeypatch.setattr(oversight, "hear", lambda _plan, result: looked_at.append(result) or True)
+    spans = tuple(Span(first_chunk=n, num_chunks=1, owner=PEOPLE[1].peer_id) for n in range(1000))
+    base = cases.plan_of(spans=spans, leader=PEOPLE[1].peer_id, members=cases.Case().plan.members)
+    for ballot in range(200):
+        plan = base.model_copy(update={"ballot": ballot})
+        result = SpanResult(plan=plan.content_id(), span=0, included=(True, True, True), digest=ZERO)
+        body = Proposal(ballot=ballot, record=Record(plan=plan, results=(result,)))
+        oversight.note(Received(PEOPLE[1].peer_id, body, member.seal(body)))
+    kept_bytes = sum(len(raw) for _, raw in oversight._statements.values())
+    assert MIB < kept_bytes <= quotas.STATED_BYTES_PER_PEER
+    assert len(looked_at) == len(oversight._statements) < 200
+    oversight.begin(swarm.genesis, node.replica.standing)
+    assert not oversight._stated.of
