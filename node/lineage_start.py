@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 from collections.abc import Iterator
 from pathlib import Path
@@ -58,6 +59,6 @@ def _is_archived(rules: RunRules, to_round: int, last_round: int) -> bool:
 def _held(folder: Path) -> Iterator[tuple[str, tuple[int, str]]]:
     """Record -> round and state hash of every state kept in a node's folder, archived ones included."""
     for manifest in (*(folder / "archive").glob("*.json"), *(folder / "state").glob("*.json")):
-        state = json.loads(manifest.read_text()).get("state", {})
-        if "record" in state:
+        with contextlib.suppress(OSError, ValueError, KeyError, TypeError, RecursionError):  # damaged: it is not held
+            state = json.loads(manifest.read_bytes())["state"]
             yield str(state["record"]), (int(state["round"]), str(state["state_hash"]))

@@ -53,9 +53,8 @@ class Amending:
 
     def answer(self, peer: PeerId, request: AmendmentsRequest) -> None:
         """Send what a peer lacks; not too often."""
-        texts = self._book.texts(request.first)
-        if texts and self._answers.take(peer):
-            self._mail.post((peer,), Amendments(amendments=texts))
+        if request.first <= self._book.num_amendments and self._answers.take(peer):
+            self._mail.post((peer,), Amendments(amendments=self._book.texts(request.first)))
 
     def lacks_signatures(self, amendment: Amendment) -> bool:
         """Whether it is a delegates' reset that not enough of them have signed yet."""

@@ -32,12 +32,12 @@ from .identity import PeerId
 from .messages import Plan, Record, SpanResult
 from .offload import off_loop
 from .payload import NO, YES, read_answer, read_payload, write_payload
+from .quotas import AUDIT_STREAMS_PER_PEER
 from .spec import Genesis
 from .stream_limit import StreamLimit
 from .transport import Buffer, ByteStream, PeerUnreachable, RemoteProtocolError, StreamClosed, Transport
 
 PROTOCOL = "audit"
-MAX_STREAMS_PER_PEER = 8
 _REQUEST = struct.Struct("<32sI")
 _RANDOM = random.SystemRandom()
 
@@ -103,7 +103,7 @@ class Auditor:
         """Requests of one peer about one plan that are answered."""
         self._shown: dict[str, Exchange] = {}
         self._num_served: Counter[tuple[str, PeerId]] = Counter()
-        self._limit = StreamLimit(MAX_STREAMS_PER_PEER)
+        self._limit = StreamLimit(AUDIT_STREAMS_PER_PEER)
         transport.serve(PROTOCOL, self._handle)
 
     def keep(self, exchange: Exchange) -> None:
@@ -119,18 +119,19 @@ class Auditor:
 
     async def _handle(self, stream: ByteStream) -> None:
         with self._limit.hold(stream.remote):
-            while True:
-                await self._answer(stream)
+            while await self._answer(stream):
+                pass
 
-    async def _answer(self, stream: ByteStream) -> None:
+    async def _answer(self, stream: ByteStream) -> bool:
+        """False after a no: auditors ask once per stream, and questions that are not counted must not be for free."""
         request = await stream.read(_REQUEST.size)
         if len(request) != _REQUEST.size:
             raise RemoteProtocolError(stream.remote, "malformed audit request")
         plan_id, chunk = _REQUEST.unpack(request)
         exchange = self._shown.get(plan_id.hex())
-        if exchange is None or chunk >= self._grid.num_chunks:
+        if exchange is None or stream.remote not in exchange.plan.roster or chunk >= self._grid.num_chunks:
             await stream.write(NO)
-            return
+            return False
         self._count(stream.remote, exchange.plan_id)
         parts = exchange.exhibit(chunk)
         await stream.write(YES)
@@ -138,6 +139,7 @@ class Auditor:
         for part in parts:
             if part is not None:
                 await write_payload(stream, part.encode())
+        return True
 
     def _count(self, peer: PeerId, plan_id: str) -> None:
         self._num_served[plan_id, peer] += 1

@@ -7,31 +7,40 @@ On an ``evidence`` stream the first frame is a tag with what follows:
     S peer id   what is held against this peer? `payload.NO`, or `payload.YES`, a frame with the header, and the payload
 
 Whatever does not verify does nothing to the accused. It is a rejection of its sender, of whom no evidence is taken
-any more until this node restarts.
+any more until this node restarts. Evidence is only taken against peers of the present roster: keys cost nothing, and
+whoever signs nonsense with a thousand of its own would fill every disk. What a peer may say at all is in `quotas`.
 """
 
 from __future__ import annotations
 
 import asyncio
+import time
+from collections import Counter
 from collections.abc import Callable, Iterable, Sequence
 from concurrent.futures import Executor
 
 from . import evidence as proofs
+from .allowance import Allowances
 from .chunks import ChunkGrid
 from .evidence import Evidence, FalseEvidence, Header, OtherRules
 from .evidence_store import EvidenceStore
 from .identity import PeerId
 from .offload import off_loop
 from .payload import NO, YES, read_answer, read_payload, write_payload
+from .quotas import (
+    EVIDENCE_AT_ONCE,
+    EVIDENCE_HELD,
+    EVIDENCE_PER_S,
+    EVIDENCE_STREAMS_PER_PEER,
+    MAX_UNFINISHED_EVIDENCE,
+    SOUGHT_AT_ONCE,
+)
 from .spec import Genesis
 from .stream_limit import StreamLimit
 from .tasks import run_all
 from .transport import ByteStream, PeerUnreachable, RemoteProtocolError, StreamClosed, Transport
 
 PROTOCOL = "evidence"
-MAX_STREAMS_PER_PEER = 2
-MAX_STREAMS = 4
-"""Of all peers together: each may hold a whole evidence in memory."""
 _TAKE, _SEEK = b"T", b"S"
 
 
@@ -45,12 +54,19 @@ class Docket:
         store: EvidenceStore,
         executor: Executor,
         rules: Callable[[], Genesis],
+        roster: Callable[[], Sequence[PeerId]],
         on_proven: Callable[[PeerId, str], None],
         on_misconduct: Callable[[RemoteProtocolError], None],
+        clock: Callable[[], float] = time.monotonic,
     ) -> None:
         self._grid, self._transport, self._store, self._executor = grid, transport, store, executor
-        self._rules, self._on_proven, self._on_misconduct = rules, on_proven, on_misconduct
-        self._limit = StreamLimit(MAX_STREAMS_PER_PEER)
+        self._rules, self._roster = rules, roster
+        self._on_proven, self._on_misconduct = on_proven, on_misconduct
+        self._limit = StreamLimit(EVIDENCE_STREAMS_PER_PEER)
+        self._incoming, self._outgoing = StreamLimit(1), StreamLimit(1)
+        self._accusations = Allowances(EVIDENCE_PER_S, EVIDENCE_AT_ONCE, clock)
+        self._searches = Allowances(EVIDENCE_PER_S, EVIDENCE_AT_ONCE, clock)
+        self._num_unfinished: Counter[PeerId] = Counter()
         self._accepting = asyncio.Lock()
         self._discredited: set[PeerId] = set()
         self._sought: set[PeerId] = set()
@@ -73,14 +89,18 @@ class Docket:
         others = [peer for peer in roster if peer not in (self._transport.peer_id, evidence.accused)]
         await run_all(self._offer(peer, evidence) for peer in others)
 
-    async def seek(self, accused: Iterable[PeerId], peers: Sequence[PeerId]) -> None:
-        """Get what is lacking against ``accused`` from the first of ``peers`` that has it."""
-        for peer in set(accused) - self._store.accused - self._sought:
-            self._sought.add(peer)
-            try:
-                await self._seek(peer, peers)
-            finally:
-                self._sought.discard(peer)
+    async def seek(self, accused: Iterable[PeerId], sender: PeerId, peers: Sequence[PeerId]) -> None:
+        """Get what is lacking against those whom ``sender`` has named, from the first that has it: it, or ``peers``."""
+        lacking = set(accused).intersection(self._roster()) - self._store.accused - self._sought
+        if not lacking or not self._searches.take(sender):
+            return
+        sought = sorted(lacking)[:SOUGHT_AT_ONCE]
+        self._sought.update(sought)
+        try:
+            for peer in sought:
+                await self._seek(peer, (sender, *peers))
+        finally:
+            self._sought.difference_update(sought)
 
     # --- inside -------------------------------------------------------------------------------------------------------
 
@@ -111,8 +131,6 @@ class Docket:
             await stream.close()
 
     async def _handle(self, stream: ByteStream) -> None:
-        if self._limit.num_open >= MAX_STREAMS:
-            return
         with self._limit.hold(stream.remote):
             frame = await stream.read(1 + proofs.MAX_HEADER_BYTES)
             if frame[:1] == _TAKE:
@@ -124,37 +142,57 @@ class Docket:
 
     async def _take(self, stream: ByteStream, data: bytes) -> None:
         """Somebody accuses somebody."""
-        if stream.remote in self._discredited:
+        if not self._hears(stream.remote):
             await stream.write(NO)
             return
         try:
-            header = proofs.decode_header(data)
-            if PeerId(proofs.accused_of(header)) in self._store.accused:
+            header = await off_loop(self._executor, self._checked_header, data)
+            if header is None:
                 await stream.write(NO)
                 return
-            proofs.check_header(header, self._rules(), self._grid)
-            await stream.write(YES)
-            await self._accept(await self._receive(stream, header))
+            with self._incoming.hold(stream.remote):
+                await stream.write(YES)
+                await self._accept(await self._receive(stream, header))
             await stream.write(YES)
         except OtherRules:
             await stream.write(NO)
         except FalseEvidence as error:
             self._discredit(stream.remote, str(error))
 
+    def _hears(self, peer: PeerId) -> bool:
+        """Whether an accusation of ``peer`` is looked at now."""
+        is_credible = peer not in self._discredited and self._num_unfinished[peer] < MAX_UNFINISHED_EVIDENCE
+        return is_credible and self._incoming.num_open < EVIDENCE_HELD and self._accusations.take(peer)
+
+    def _checked_header(self, data: bytes) -> Header | None:
+        """None if what follows is not needed. Raises as `evidence.judge` does (runs in the executor)."""
+        header = proofs.decode_header(data)
+        accused = proofs.accused_of(header)
+        if accused in self._store.accused or accused not in self._roster():
+            return None
+        proofs.check_header(header, self._rules(), self._grid)
+        return header
+
     async def _receive(self, stream: ByteStream, header: Header) -> Evidence:
         num_bytes = proofs.payload_bytes(header, self._grid)
-        payload = await read_payload(stream, num_bytes) if num_bytes else b""
+        try:
+            payload = await read_payload(stream, num_bytes) if num_bytes else b""
+        except StreamClosed:
+            self._num_unfinished[stream.remote] += 1
+            raise
         return proofs.assemble(header, payload, self._grid)
 
     async def _show(self, stream: ByteStream, data: bytes) -> None:
         accused = PeerId(data[:64].decode("ascii", "replace"))
-        evidence = None
-        if accused in self._store.accused:
+        if accused not in self._store.accused or self._outgoing.num_open >= EVIDENCE_HELD:
+            await stream.write(NO)
+            return
+        with self._outgoing.hold(stream.remote):
             evidence = await off_loop(self._executor, self._store.load, accused)
-        await stream.write(NO if evidence is None else YES)
-        if evidence is not None:
-            await stream.write(proofs.encode_header(evidence))
-            await write_payload(stream, proofs.encode_payload(evidence))
+            await stream.write(NO if evidence is None else YES)
+            if evidence is not None:
+                await stream.write(proofs.encode_header(evidence))
+                await write_payload(stream, proofs.encode_payload(evidence))
 
     async def _seek(self, accused: PeerId, peers: Sequence[PeerId]) -> None:
         for peer in peers:
@@ -174,7 +212,7 @@ class Docket:
             await stream.write(_SEEK + accused.encode())
             if not await read_answer(stream):
                 return False
-            header = proofs.decode_header(await stream.read(proofs.MAX_HEADER_BYTES))
+            header = await off_loop(self._executor, proofs.decode_header, await stream.read(proofs.MAX_HEADER_BYTES))
             if proofs.accused_of(header) != accused:
                 raise FalseEvidence("it is against somebody else")
             proofs.check_header(header, self._rules(), self._grid)

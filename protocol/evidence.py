@@ -243,7 +243,8 @@ def _opened(raw: str, accused: PeerId, genesis: Genesis) -> PlanMessage | Propos
     except InvalidMessage as error:
         raise FalseEvidence(str(error)) from None
     _require(envelope.header.sender == accused, "not signed by the accused")
-    _require(envelope.header.lineage == genesis.lineage, "of another lineage")
+    if envelope.header.lineage != genesis.lineage:
+        raise OtherRules
     if not isinstance(envelope.body, PlanMessage | Proposal):
         raise FalseEvidence("neither a plan nor a proposal")
     return envelope.body

@@ -6,12 +6,14 @@ A file holds the length of the header (4 bytes), the header, and the payload (`e
 from __future__ import annotations
 
 import os
+from collections.abc import Sequence
 from pathlib import Path
 
 from .chunks import ChunkGrid
 from .durable import sync_folder
 from .evidence import Evidence, FalseEvidence, assemble, decode_header, encode_header, encode_payload
 from .identity import PeerId, public_key_of
+from .quotas import EVIDENCE_KEPT
 
 _SUFFIX = ".evidence"
 
@@ -36,6 +38,13 @@ class EvidenceStore:
             temporary.replace(path)
             sync_folder(self._folder)
         self.accused.add(PeerId(evidence.accused))
+
+    def prune(self, ejected: Sequence[PeerId]) -> None:
+        """Of those whose ejection is committed, oldest first, keep the last: who is level asks for none of them."""
+        for peer in ejected[:-EVIDENCE_KEPT]:
+            if peer in self.accused:
+                self._path(peer).unlink(missing_ok=True)
+                self.accused.discard(peer)
 
     def load(self, accused: PeerId) -> Evidence | None:
         """What is held against a peer; None if there is nothing, or it is damaged."""

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from .amending import parsed
 from .commit_server import CommitServer
 from .envelope import InvalidMessage
 from .heartbeats import Heartbeats
@@ -15,7 +14,6 @@ from .identity import PeerId
 from .mail import Mail
 from .memories import Memories
 from .messages import (
-    Amendments,
     AmendmentsRequest,
     Attest,
     CommitRequest,
@@ -88,8 +86,6 @@ class Incoming:
         match body:
             case AmendmentsRequest():
                 self._loop.amending.answer(remote, body)
-            case Amendments():
-                self._loop.queue.put(parsed(remote, body.amendments))
             case CommitRequest():
                 self._commits.send(remote, body.round)
             case MemoryRequest():

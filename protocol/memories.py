@@ -6,7 +6,7 @@ from collections.abc import Callable
 
 from .identity import PeerId
 from .mail import Mail
-from .messages import Memory, MemoryRequest
+from .messages import MAX_MEMORY, Memory, MemoryRequest
 from .peers import PeerTable
 from .quorum import quorum_of
 from .recollection import Recollected, Recollection, Verdict
@@ -47,7 +47,8 @@ class Memories:
 
     def hear(self, peer: PeerId, raw: bytes) -> None:
         """A heartbeat has come."""
-        if self._replica.head_round == 0 and peer in self._replica.standing.roster:
+        is_founder = self._replica.head_round == 0 and peer in self._replica.standing.roster
+        if is_founder and 2 * len(raw) <= MAX_MEMORY:  # no honest heartbeat is longer
             self._first_words.setdefault(peer, raw)
 
     def answer(self, peer: PeerId, request: MemoryRequest) -> None:

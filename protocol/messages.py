@@ -239,6 +239,10 @@ OF_ANY_LINEAGE = (AmendmentsRequest, Amendments)
 """What peers of two lineages may say to each other: how one of them learns of the other."""
 
 
+MAX_MEMORY = 32_768
+"""Characters of what is remembered: two per byte of a heartbeat."""
+
+
 class MemoryRequest(InRound):
     """A founder with an empty disk asks what the receiver has heard of it in round 1; answered by `Memory`."""
 
@@ -249,7 +253,7 @@ class Memory(InRound):
     """The first heartbeat that the sender has heard from the receiver, as the receiver has signed it."""
 
     kind: Literal["memory"] = "memory"
-    envelope: Annotated[str, Field(max_length=32_768, pattern=r"^([0-9a-f]{2})*$")] | None
+    envelope: Annotated[str, Field(max_length=MAX_MEMORY, pattern=r"^([0-9a-f]{2})*$")] | None
     """Hexadecimal; None if it has heard none."""
 
 

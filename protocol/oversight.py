@@ -51,10 +51,10 @@ class Oversight:
     ) -> None:
         self._me, self._genesis, self._gate, self._feed, self._observe = me, genesis, transport, feed, observe
         self._auditor = Auditor(me, grid, transport, executor, self._max_requests())
-        self._docket = Docket(
-            grid, transport, store, executor, lambda: self._genesis, self._note_proven, self._note_misconduct
-        )
+        self._store = store
         self._roster: tuple[PeerId, ...] = ()
+        rules, roster = lambda: self._genesis, lambda: self._roster
+        self._docket = Docket(grid, transport, store, executor, rules, roster, self._note_proven, self._note_misconduct)
         self._ejected: frozenset[PeerId] = frozenset()
         self._plans: dict[str, Plan] = {}
         self._results: dict[tuple[str, int], SpanResult] = {}
@@ -73,6 +73,7 @@ class Oversight:
         self._genesis, self._roster, self._ejected = genesis, standing.roster, frozenset(standing.ejected)
         self._auditor.max_chunks_served = self._max_requests()
         self._gate.shut_out(standing.ejected)
+        self._store.prune(standing.ejected)
         self._plans.clear()
         self._results.clear()
         self._statements.clear()
@@ -134,7 +135,7 @@ class Oversight:
         """Ask for the evidence that a plan's ejections rest on, as far as it is not here."""
         missing = set(plan.ejected) - self._ejected - self.proven
         if missing:
-            self._spawn(self._docket.seek(missing, (sender, *self._roster)))
+            self._spawn(self._docket.seek(missing, sender, self._roster))
         return not missing
 
     # --- audit --------------------------------------------------------------------------------------------------------

@@ -21,6 +21,11 @@ SPAN_STREAMS_PER_PEER = 32
 """Concurrent, per plan a handful: one per span that the node owns."""
 RESULT_STREAMS_PER_PEER = 4
 STATE_STREAMS_PER_PEER = 4
+AUDIT_STREAMS_PER_PEER = 8
+EVIDENCE_STREAMS_PER_PEER = 2
+EVIDENCE_HELD = 4
+"""Evidence of all peers together that is being received, and as many that are being shown: each may take as much memory
+as one chunk of every member."""
 DHT_CALLS_PER_PEER = 64
 """Concurrent calls of the directory; further ones are refused. Of all streams: `SwarmSettings.max_streams_per_peer`."""
 
@@ -46,6 +51,14 @@ STRANGER_MESSAGES_PER_HEARTBEAT, STRANGER_MESSAGES_AT_ONCE = 2, 8
 STRANGER_MESSAGE_BYTES = 8 << 10
 """Longest of them; a heartbeat with an invite and sixteen addresses has half of it."""
 
+EVIDENCE_PER_S, EVIDENCE_AT_ONCE = 0.1, 16
+"""Of one peer: accusations that are looked at, and plans resting on unknown evidence that make a node ask around. An
+honest peer needs one of each per proven liar."""
+SOUGHT_AT_ONCE = 64
+"""Peers against whom one plan makes a node look for evidence."""
+MAX_UNFINISHED_EVIDENCE = 3
+"""Times that a peer may announce evidence that then does not come: each has kept a place that others need."""
+
 # --- memory -----------------------------------------------------------------------------------------------------------
 
 WAITING_BYTES_PER_PEER = 8 << 20
@@ -67,6 +80,11 @@ MESSAGE_OVERHEAD_BYTES = 4 << 10
 ATTEMPTS_KEPT = 4
 """Means on disk of attempts of one round that are neither voted for nor running. A leader makes an attempt by a message
 of a few kilobytes, and each takes the space of a whole encoded vector."""
+
+
+EVIDENCE_KEPT = 64
+"""Evidence on disk against peers whose ejection is committed: nobody asks for it any more. A member of the run that
+works against it costs the others one evidence, whose largest part is a chunk of every member."""
 
 
 class Shares:

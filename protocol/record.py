@@ -12,6 +12,9 @@ from pydantic import Field
 from .tickets import MAX_ADMISSIONS, MAX_GUESTS, Admission, Guest
 from .values import Ballot, Count, Digest, Frozen, Peer, Round, Signature, Speed, SquaredNorm
 
+MAX_EJECTED = 4096
+"""In the life of a run. Nobody is ejected after that."""
+
 
 class Member(Frozen):
     """A peer whose contribution a plan averages."""
@@ -70,7 +73,7 @@ class Plan(Frozen):
     """First global sample index that the next round's leases start from."""
     newcomers: Annotated[tuple[Newcomer, ...], Field(max_length=2048)] = ()
     """Members of ``roster`` or ``next_roster`` whose contributions weigh nothing in this round or a later one."""
-    ejected: Annotated[tuple[Peer, ...], Field(max_length=4096)] = ()
+    ejected: Annotated[tuple[Peer, ...], Field(max_length=MAX_EJECTED)] = ()
     """Peers whose misconduct has been proven in this run so far: never in a roster again."""
     admissions: Annotated[tuple[Admission, ...], Field(max_length=MAX_ADMISSIONS)] = ()
     """Who of ``next_roster`` enters by an invite that it has not used before."""

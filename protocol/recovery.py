@@ -7,6 +7,7 @@ and none signs two of one number, so that there is at most one, whatever is cut 
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from pathlib import Path
@@ -108,10 +109,18 @@ class Recovery:
 
     def _sign(self, amendment: Amendment) -> Amendment | None:
         """Sign, unless we have signed another one of this number. Raises OSError; nothing is signed then."""
-        signed = {int(line["number"]): str(line["digest"]) for line in read_lines(self._path)}
+        signed = _read(self._path)
         if signed.get(amendment.number, amendment.digest) != amendment.digest:
             return None
         if amendment.number not in signed:
             append_durably(self._path, {"number": amendment.number, "digest": amendment.digest})
         self._pool = amendment.signed(self._identity)
         return self._pool
+
+
+def _read(path: Path) -> dict[int, str]:
+    """Number -> digest of what was signed. Raises OSError: who cannot tell what it has signed signs nothing more."""
+    try:
+        return {int(line["number"]): str(line["digest"]) for line in read_lines(path)}
+    except (KeyError, TypeError, ValueError, OverflowError):
+        raise OSError(errno.EIO, f"{path.name} is damaged") from None

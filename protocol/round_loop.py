@@ -25,6 +25,7 @@ from .identity import PeerId
 from .lag import Prove
 from .mail import Mail
 from .messages import (
+    Amendments,
     Commit,
     CommitRequest,
     Heartbeat,
@@ -148,6 +149,8 @@ class RoundLoop:
                 await self._adopt(await self._rule_changes.learn(event, self._state))
             case Recollected():
                 await self._recollect(event)
+            case Received(sender, Amendments() as body):
+                await self._adopt(await self._rule_changes.hear(sender, body, self._state))
             case Received() if not isinstance(event.body, Heartbeat):
                 await self._route(event, at_s)
             case machine.Tick():

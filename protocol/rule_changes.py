@@ -6,13 +6,16 @@ import asyncio
 from collections.abc import Callable
 
 from . import round_machine as machine
-from .amending import Amending, Learned
+from .amending import Amending, Learned, parsed
 from .amendments import Amendment, RunRules
+from .identity import PeerId
+from .messages import Amendments
 from .peers import PeerTable
 from .recovery import Recovery, Sight
 from .replica import Replica
 from .round_machine import RoundState
 from .rule_book import RuleBook
+from .transport import RemoteProtocolError
 
 
 class RuleChanges:
@@ -30,6 +33,15 @@ class RuleChanges:
     ) -> None:
         self._book, self._replica, self._peers = book, replica, peers
         self._amending, self._recovery, self._observe, self._clock = amending, recovery, observe, clock
+
+    async def hear(self, sender: PeerId, message: Amendments, state: RoundState | None) -> RunRules | None:
+        """As `learn`, of what a peer has sent."""
+        try:
+            learned = parsed(sender, message.amendments)
+        except RemoteProtocolError as error:
+            self._observe("peer.rejected", {"peer": error.peer, "rule": error.rule, "detail": error.detail})
+            return None
+        return await self.learn(learned, state)
 
     async def learn(self, learned: Learned, state: RoundState | None) -> RunRules | None:
         """The rules with what is new; None if there is nothing new.

@@ -8,9 +8,10 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Mapping
 from functools import cached_property
-from typing import Annotated, Any, Literal, Self
+from typing import Annotated, Any, Literal, Self, cast
 
-from pydantic import BaseModel, ConfigDict, Field
+from pydantic import BaseModel, ConfigDict, Field, GetCoreSchemaHandler
+from pydantic_core import CoreSchema
 
 from .identity import PeerId
 from .parsing import canonical_json as canonical_json
@@ -35,10 +36,29 @@ Loss = Annotated[float, Field(ge=0, le=MAX_LOSS)]
 NodePhase = Literal["starting", "syncing", "training", "ready", "exchanging", "paused", "leaving"]
 
 
+def _fail_fast(schema: Any) -> None:
+    """Let every list and tuple inside a schema end at its first fault."""
+    if isinstance(schema, dict):
+        found = cast("dict[str, Any]", schema)
+        if found.get("type") in ("list", "tuple"):
+            found["fail_fast"] = True
+        schema = list(found.values())
+    if isinstance(schema, list | tuple):
+        for part in cast("list[Any]", schema):
+            _fail_fast(part)
+
+
 class Frozen(BaseModel):
     """Base of all protocol values: immutable, strict, no unknown fields."""
 
     model_config = ConfigDict(frozen=True, strict=True, extra="forbid", allow_inf_nan=False)
+
+    @classmethod
+    def __get_pydantic_core_schema__(cls, source: Any, handler: GetCoreSchemaHandler) -> CoreSchema:
+        """The first fault in a list ends its validation: each further one of thousands would cost a kilobyte."""
+        schema = handler(source)
+        _fail_fast(schema)
+        return schema
 
     def canonical(self) -> bytes:
         return canonical_json(self.model_dump(mode="json"))

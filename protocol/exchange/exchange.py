@@ -110,6 +110,11 @@ class Exchange:
         self._streams: set[asyncio.Task[None]] = set()
 
     @property
+    def plan(self) -> Plan:
+        """What it carries out."""
+        return self._context.plan
+
+    @property
     def plan_id(self) -> str:
         return self._context.plan_id
 

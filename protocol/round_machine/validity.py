@@ -49,6 +49,8 @@ def _check_ejected(rules: Rules, plan: Plan, sender: PeerId) -> None:
     ejected, known = plan.ejected, rules.standing.ejected
     _require(ejected[: len(known)] == known, sender, "plan.ejected", "forgets somebody who was ejected")
     _require(len(set(ejected)) == len(ejected), sender, "plan.ejected", "a peer twice")
+    is_known = set(ejected[len(known) :]) <= set(rules.roster)
+    _require(is_known, sender, "plan.ejected", "names a peer that is not in the roster")
     present = {*plan.next_roster, *(member.peer for member in plan.members)}
     _require(not present & set(ejected), sender, "plan.ejected", "takes part all the same")
 

@@ -11,6 +11,7 @@ from ..identity import PeerId
 from ..leader import successor
 from ..messages import Heartbeat, Plan, Provisional
 from ..quorum import has_witnesses
+from ..record import MAX_EJECTED
 from ..tickets import Admission, Ticket
 from ..transport import RemoteProtocolError
 from .values import Gathering, PeerView, RoundState
@@ -254,9 +255,13 @@ def _may_join(state: RoundState, peer: PeerId, now: float) -> bool:
 
 
 def ejected(state: RoundState) -> tuple[PeerId, ...]:
-    """`Plan.ejected` as this member would have it: those of the parent, then whom it holds evidence against."""
-    known = state.rules.standing.ejected
-    return (*known, *sorted(state.proven - set(known) - {state.rules.me}))
+    """`Plan.ejected` as this member would have it: those of the parent, then whom it holds evidence against.
+
+    Of the roster only, which bounds the list: whoever has left is kept out by those who hold the evidence.
+    """
+    known, roster = state.rules.standing.ejected, state.rules.roster
+    new = state.proven.intersection(roster) - {*known, state.rules.me}
+    return (*known, *sorted(new))[:MAX_EJECTED]
 
 
 def is_justified(state: RoundState, plan: Plan) -> bool:

@@ -12,7 +12,7 @@ from typing import Annotated, Literal, Self, TypeAlias
 from pydantic import Field
 
 from ..messages import Frozen
-from ..parsing import canonical_json
+from ..parsing import canonical_json, parse
 
 Number: TypeAlias = Annotated[int, Field(ge=0, lt=64)]
 Seconds: TypeAlias = Annotated[float, Field(ge=0, le=3600)]
@@ -190,8 +190,8 @@ class FaultSchedule(Frozen):
 
     @classmethod
     def from_json(cls, text: str | bytes) -> Self:
-        """The schedule that was written; raises pydantic's `ValidationError` (a ValueError) for anything else."""
-        return cls.model_validate_json(text)
+        """The schedule that was written. Raises `Unreadable` (a ValueError) for anything else."""
+        return parse(cls, text.encode() if isinstance(text, str) else text)
 
 
 def named_peers(fault: Fault) -> frozenset[int]:

@@ -2,23 +2,28 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from types import SimpleNamespace
 from typing import Any
 
+from atoll.protocol import audit, payload
 from atoll.protocol import evidence as proofs
-from atoll.protocol import payload
 from atoll.protocol.audit import Auditor, Findings
 from atoll.protocol.docket import Docket
 from atoll.protocol.envelope import seal
-from atoll.protocol.evidence import FalseEvidence, LieHeader, OtherRules, Part, TwoProposals
+from atoll.protocol.evidence import FalseEvidence, LieHeader, OtherRules, Part, TwoProposals, TwoResults
 from atoll.protocol.evidence_store import EvidenceStore
-from atoll.protocol.messages import Member, PlanMessage
+from atoll.protocol.identity import PeerId
+from atoll.protocol.messages import PlanMessage
+from atoll.protocol.record import Member
+from atoll.protocol.result_signer import ResultSigner
 from atoll.protocol.signed_results import signed
 from atoll.protocol.simulator import soup_genesis
 from atoll.protocol.swarm.streams import SwarmStream
 
 from . import examples as ex
-from .harness import ON_STREAMS, Target, frames, on_stream, served
+from .file_targets import FILE_BYTES, in_file, made
+from .harness import ON_STREAMS, Refused, Target, accepted, frames, on_stream, run_async, served, stream_of
 from .network_targets import Donor, executor, folder
 
 GENESIS = soup_genesis(1)
@@ -30,6 +35,8 @@ HEADER = LieHeader(plan=PLAN, result=RESULT, chunk=0, squared_norm=ex.CONTRIBUTI
 ENVELOPE = seal(ex.ME, ex.HEADER, PlanMessage(plan=PLAN))
 TWO = TwoProposals(accused=ME, first=ENVELOPE.hex(), second=ENVELOPE.hex()).canonical()
 PART = Part.of(ex.CONTRIBUTION, ex.GRID, 0).encode()
+OTHER = signed(ex.ME, RESULT.model_copy(update={"digest": ex.ZERO}))
+CONTRADICTION = TwoResults(accused=ME, first=RESULT, second=OTHER)
 RUN: Any = SimpleNamespace(run_id=ex.RUN, lineage=0)
 STREAM_BYTES = 256 << 10
 
@@ -38,13 +45,16 @@ def _auditor(donor: Donor) -> Auditor:
     return Auditor(ME, ex.GRID, donor, executor(), 8)  # type: ignore[arg-type]
 
 
-def _docket(donor: Donor) -> Docket:
-    store = EvidenceStore(folder() / "evidence", ex.GRID)
-    return Docket(ex.GRID, donor, store, executor(), lambda: GENESIS, lambda *_: None, lambda _: None)  # type: ignore[arg-type]
+def _docket(donor: Donor, store: Any = None) -> Docket:
+    store = store or EvidenceStore(folder() / "evidence", ex.GRID)
+    rules, roster = lambda: GENESIS, lambda: (ME,)
+    return Docket(ex.GRID, donor, store, executor(), rules, roster, lambda *_: None, lambda _: None)  # type: ignore[arg-type]
 
 
 async def _answer_audit(stream: SwarmStream) -> None:
-    await _auditor(Donor())._handle(stream)
+    auditor, shown = _auditor(Donor()), Part.of(ex.CONTRIBUTION, ex.GRID, 0)
+    auditor.keep(SimpleNamespace(plan_id=PLAN.content_id(), plan=PLAN, exhibit=lambda _: [shown]))  # type: ignore[arg-type]
+    await auditor._handle(stream)
 
 
 async def _read_parts(stream: SwarmStream) -> None:
@@ -62,6 +72,52 @@ class _Accuser(Donor):
 
     async def open(self, _peer: object, _protocol: str) -> SwarmStream:
         return self._stream
+
+
+class _Verdicts:
+    """A store whose every evidence is the first, and that says what was kept."""
+
+    def __init__(self) -> None:
+        self.accused: set[str] = set()
+        self.kept: list[object] = []
+
+    def save(self, evidence: object) -> None:
+        self.kept.append(evidence)
+
+
+async def _accuse(stream: SwarmStream) -> None:
+    """True evidence comes through, to the disk."""
+    store: Any = _Verdicts()
+    docket = Docket(
+        ex.GRID, Donor(), store, executor(), lambda: GENESIS, lambda: (ME,), lambda *_: None, lambda _: None
+    )  # type: ignore[arg-type]
+    await docket._handle(stream)
+    accepted(store.kept or None)
+
+
+def _accuse_of_results(header: bytes) -> None:
+    run_async(_accuse(stream_of(frames(b"T" + header))))
+
+
+async def _offer(stream: SwarmStream) -> None:
+    await _docket(_Accuser(stream))._offer(ME, TwoResults(accused=ME, first=RESULT, second=RESULT))
+
+
+async def _ask_auditee(stream: SwarmStream) -> None:
+    auditor = Auditor(PeerId("another"), ex.GRID, _Accuser(stream), executor(), 8)  # type: ignore[arg-type]
+    await auditor._ask(ME, PLAN, RESULT, 0, Findings())
+
+
+def _read_evidence(path: Path) -> None:
+    accepted(EvidenceStore(path.parent, ex.GRID).load(ME))
+
+
+def _evidence_file(place: Path) -> None:
+    EvidenceStore(place, ex.GRID).save(CONTRADICTION)
+
+
+def _signatures(place: Path) -> None:
+    ResultSigner(ex.ME, place).sign(1, RESULT)
 
 
 async def _ask_for_evidence(stream: SwarmStream) -> None:
@@ -82,7 +138,7 @@ EVIDENCE_TARGETS = (
         lambda data: proofs._opened(data.hex(), ME, RUN),
         [ENVELOPE],
         ("protocol/evidence.py:_opened",),
-        refusals=(FalseEvidence,),
+        refusals=(FalseEvidence, OtherRules),
         max_bytes=STREAM_BYTES,
     ),
     Target(
@@ -96,7 +152,7 @@ EVIDENCE_TARGETS = (
     Target(
         "questions of auditors",
         served(_answer_audit),
-        [frames(bytes(36), bytes(36))],
+        [frames(bytes(36)), frames(*2 * [bytes.fromhex(PLAN.content_id()) + bytes(4)])],
         ("protocol/audit.py:Auditor._answer",),
         refusals=ON_STREAMS,
         max_bytes=STREAM_BYTES,
@@ -120,10 +176,48 @@ EVIDENCE_TARGETS = (
     Target(
         "evidence that was asked for",
         on_stream(_ask_for_evidence),
-        [frames(payload.NO)],
+        [frames(payload.NO), frames(payload.YES, CONTRADICTION.canonical())],
         ("protocol/docket.py:Docket._ask",),
         refusals=(*ON_STREAMS, FalseEvidence, OtherRules),
         max_bytes=STREAM_BYTES,
         tokens=(frames(payload.YES, HEADER, PART * 2), frames(payload.YES, TWO)),
+    ),
+    Target(
+        "two results of one owner",
+        _accuse_of_results,
+        [CONTRADICTION.canonical()],
+        ("protocol/docket.py:Docket._handle", "protocol/signed_results.py:_verified"),
+        refusals=(*ON_STREAMS, Refused),
+        max_bytes=STREAM_BYTES,
+    ),
+    Target(
+        "answers to an accusation",
+        on_stream(_offer),
+        [frames(payload.YES, payload.YES), frames(payload.NO)],
+        ("protocol/docket.py:Docket._offer",),
+        max_bytes=STREAM_BYTES,
+    ),
+    Target(
+        "an answer to an auditor",
+        on_stream(_ask_auditee),
+        [frames(payload.YES, b"\x01", PART)],
+        ("protocol/audit.py:Auditor._ask", "protocol/audit.py:Auditor._read_parts"),
+        refusals=(*ON_STREAMS, audit._Refused),
+        max_bytes=STREAM_BYTES,
+    ),
+    Target(
+        "evidence on disk",
+        in_file(f"{ME}.evidence", _read_evidence),
+        [made(f"{ME}.evidence", _evidence_file)],
+        ("protocol/evidence_store.py:EvidenceStore.load",),
+        refusals=(Refused,),
+        max_bytes=FILE_BYTES,
+    ),
+    Target(
+        "results that were signed before",
+        in_file(f"{1:012d}.jsonl", lambda path: ResultSigner(ex.ME, path.parent)),
+        [made(f"{1:012d}.jsonl", _signatures)],
+        ("protocol/result_signer.py:_read",),
+        max_bytes=FILE_BYTES,
     ),
 )

@@ -81,12 +81,21 @@ MESSAGES: tuple[m.Message, ...] = (
     m.Attest(round=1, record=RECORD.content_id(), state_hash=ZERO),
     m.CommitRequest(fragment=0, round=1),
     m.Refused(why="the invite has expired"),
+    m.AmendmentsRequest(first=1),
+    m.Amendments(amendments=("{}",)),
+    m.MemoryRequest(round=1),
+    m.Memory(round=1, envelope=e.seal(ME, HEADER, HEARTBEAT).hex()),
 )
 
 
 def signed_part(message: m.Message) -> bytes:
     """What the signature of a message covers."""
     return e.seal(ME, HEADER, message)[e.SIGNATURE_BYTES :]
+
+
+def first_words() -> bytes:
+    """A heartbeat as others keep it."""
+    return e.seal(ME, HEADER, HEARTBEAT)
 
 
 def sealed(content: bytes) -> bytes:

@@ -52,7 +52,7 @@ def in_file(name: str, read: Callable[[Path], object]) -> Callable[[bytes], obje
     return parse
 
 
-def _made(name: str, write: Callable[[Path], object]) -> bytes:
+def made(name: str, write: Callable[[Path], object]) -> bytes:
     """What the product itself writes under ``name``."""
     place = folder() / "made"
     shutil.rmtree(place, ignore_errors=True)
@@ -130,9 +130,9 @@ FILE_TARGETS = (
         in_file("run.toml", run_spec.load_run_spec),
         [_spec().encode()],
         (
-            "protocol/spec.py:read_text",
-            "protocol/spec.py:_toml",
-            "protocol/spec.py:_validated",
+            "protocol/spec_text.py:read_text",
+            "protocol/spec_text.py:parse_toml",
+            "protocol/spec_text.py:validated",
             "protocol/spec.py:SignedGenesis.parse",
             "node/run_spec.py:training_config",
         ),
@@ -157,14 +157,14 @@ FILE_TARGETS = (
     Target(
         "a vote file",
         in_file(f"0-0-{1:012d}.json", _read_vote),
-        [_made(f"0-0-{1:012d}.json", _vote)],
+        [made(f"0-0-{1:012d}.json", _vote)],
         ("protocol/votes.py:VoteStore.load", "protocol/votes.py:_read"),
         refusals=(VoteFileDamaged,),
     ),
     Target(
         "an index of results",
         in_file(HELD, _read_held),
-        [_made(HELD, _held)],
+        [made(HELD, _held)],
         (
             "protocol/results.py:ResultBuffer._read_index",
             "protocol/results.py:ResultStore._reopen",
@@ -188,7 +188,7 @@ FILE_TARGETS = (
     Target(
         "a checkpoint's manifest",
         in_file("checkpoint-00000001.json", _read_manifest),
-        [_made("checkpoint-00000001.json", _manifest)],
+        [made("checkpoint-00000001.json", _manifest)],
         ("training/checkpoint.py:CheckpointStore._read_manifest",),
         refusals=(CheckpointError,),
         max_bytes=FILE_BYTES,
@@ -196,7 +196,7 @@ FILE_TARGETS = (
     Target(
         "a checkpoint's tensors",
         in_file("checkpoint-00000001.safetensors", _read_tensors),
-        [_made("t", _tensors)],
+        [made("t", _tensors)],
         ("training/checkpoint.py:CheckpointStore.load",),
         refusals=(CheckpointError,),
         tokens=(b'"dtype":"F64"', b'"shape":[1000000000000]', b'"data_offsets":[0,16]', b'"BF16"', b"__metadata__"),

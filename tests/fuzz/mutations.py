@@ -7,6 +7,8 @@ import random
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from atoll.protocol.parsing import MAX_ITEMS, MAX_KEYS
+
 INTERESTING = (
     b"\0", b"\xff" * 4, b"-1", b"1e999", b"NaN", b"-0.0", b"1000000000000", b"9" * 400, b"1" + b"0" * 5000, b"null",
     b"true", b"[]", b"{}", b'"\\ud800"', b'"\\u0000"', b"\xe2\x80\xae", b"\xf0\x9f\x98\x80", b"[" * 300, b'{"a":' * 300,
@@ -16,6 +18,9 @@ VALUES: tuple[Any, ...] = (
     None, True, -1, 0, 1, 2**31, 2**53 + 1, 10**12, 2**64, 10**400, -0.0, 1e308, float("nan"), float("inf"), "", "\0",
     "\ud800", "x" * 5000, "00" * 32, [], {}, [[]] * 50, {"a": {"a": {}}}, "12D3KooW" + "1" * 44,
 )  # fmt: skip
+
+MOST_ITEMS, MOST_KEYS = MAX_ITEMS - 5000, MAX_KEYS - 1000
+"""As many as a parser lets through beside those of the example itself: more are refused at a glance."""
 
 
 def bombs(max_bytes: int) -> Iterator[bytes]:
@@ -56,7 +61,16 @@ def in_place(example: bytes, rng: random.Random, max_bytes: int) -> Iterator[byt
         return
     places = list(_places(content))
     room = max(64, max_bytes - len(example) - 64)
-    fillers = (b"[" * 500, b"[" + b"0," * (room // 2 - 2) + b"0]", b"9" * 5000, b'"' + b"x" * (room - 2) + b'"', b"NaN")
+    fillers = (
+        b"[" * 500,
+        b"[" + b"0," * (room // 2 - 2) + b"0]",
+        b"[" + b"0," * min(room // 2 - 2, MOST_ITEMS) + b"0]",
+        b"[" + b"{}," * min(room // 3 - 2, MOST_ITEMS // 2) + b"{}]",
+        b"{" + b",".join(b'"%x":0' % key for key in range(min(room // 10, MOST_KEYS))) + b"}",
+        b"9" * 5000,
+        b'"' + b"x" * (room - 2) + b'"',
+        b"NaN",
+    )
     for path in rng.sample(places, min(3, len(places))):
         marker = "@@@ here @@@"
         text = json.dumps(_replaced(content, path, marker), separators=(",", ":"), sort_keys=True).encode()

@@ -180,7 +180,8 @@ _TRANSPORT: Any = SimpleNamespace(
 
 
 def _answer_question(hello: bytes) -> None:
-    answerer = seeds.Answerer(_TRANSPORT, ex.RUN, 0.01)
+    settings: Any = SimpleNamespace(run_id=ex.RUN, is_seed=False, connect_timeout_s=0.01)
+    answerer = seeds.Answerer(_TRANSPORT, settings)
     run_async(answerer._handle(stream_of(b""), hello, ""))
 
 

@@ -11,6 +11,7 @@ from .file_targets import DASHBOARD_TARGETS, FILE_TARGETS
 from .harness import Target
 from .network_targets import MESSAGE_TARGETS, STREAM_TARGETS
 from .proof_targets import PROOF_TARGETS
+from .rule_targets import RULE_TARGETS, TOOL_TARGETS
 from .swarm_targets import CODEC_TARGETS, STATE_TARGETS, SWARM_TARGETS
 
 TARGETS: tuple[Target, ...] = (
@@ -23,4 +24,6 @@ TARGETS: tuple[Target, ...] = (
     *DASHBOARD_TARGETS,
     *PROOF_TARGETS,
     *EVIDENCE_TARGETS,
+    *RULE_TARGETS,
+    *TOOL_TARGETS,
 )

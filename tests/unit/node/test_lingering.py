@@ -2,27 +2,23 @@
 
 from __future__ import annotations
 
-import time
-from types import SimpleNamespace
-
 import pytest
 
-from atoll.node.node import Node
+from atoll.node.ending import others_are_done
 from atoll.protocol.identity import Identity
 from atoll.protocol.messages import Heartbeat
 from atoll.protocol.peers import PeerInfo
 
 PEER = Identity.from_seed(b"l" * 32).peer_id
+NOW_S = 1000.0
 
 
 def is_done(*, round_number: int, phase: str, silent_s: float | None) -> bool:
     """Whether a node at the run's last round, 5, may end although its only fellow member is like this."""
     heartbeat = Heartbeat.model_validate({"round": round_number, "state_hash": "0" * 64, "phase": phase})
-    heard_s = None if silent_s is None else time.monotonic() - silent_s
-    driver = SimpleNamespace(roster=(PEER,), peers={PEER: PeerInfo(PEER, 0.0, heartbeat, heard_s)})
-    timing = SimpleNamespace(heartbeat_timeout_s=3.0, drop_after_s=60.0)
-    node = SimpleNamespace(_rules=SimpleNamespace(timing=timing), head_round=5)
-    return Node._others_are_done(node, driver)  # type: ignore[arg-type]
+    heard_s = None if silent_s is None else NOW_S - silent_s
+    peers = {PEER: PeerInfo(PEER, 0.0, heartbeat, heard_s)}
+    return others_are_done((PEER,), peers, last_round=5, patience_s=60.0, now_s=NOW_S)
 
 
 @pytest.mark.parametrize(
