@@ -88,10 +88,7 @@ class _Verdicts:
 async def _accuse(stream: SwarmStream) -> None:
     """True evidence comes through, to the disk."""
     store: Any = _Verdicts()
-    docket = Docket(
-        ex.GRID, Donor(), store, executor(), lambda: GENESIS, lambda: (ME,), lambda *_: None, lambda _: None
-    )  # type: ignore[arg-type]
-    await docket._handle(stream)
+    await _docket(Donor(), store)._handle(stream)
     accepted(store.kept or None)
 
 
