@@ -52,7 +52,9 @@ PLAN = m.Plan(
     rules=RUN,
     attempt_timeout_s=60.0,
 )
-RESULT = m.SpanResult(plan=PLAN.content_id(), span=0, included=(True,), digest=span_digest(GRID, PLAN.spans[0], VECTOR))
+RESULT = signed(
+    ME, m.SpanResult(plan=PLAN.content_id(), span=0, included=(True,), digest=span_digest(GRID, PLAN.spans[0], VECTOR))
+)
 RECORD = m.Record(plan=PLAN, results=(RESULT,))
 VOTE = m.Vote(fragment=0, round=1, ballot=0, record=RECORD.content_id())
 COMMIT = m.Commit(record=RECORD, ballot=0, votes=(e.seal(ME, HEADER, VOTE).hex(),))
