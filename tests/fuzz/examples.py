@@ -11,6 +11,7 @@ from atoll.protocol import envelope as e
 from atoll.protocol import messages as m
 from atoll.protocol.chunks import Contribution, span_digest
 from atoll.protocol.identity import Identity
+from atoll.protocol.signed_results import signed
 from atoll.protocol.state_sync.snapshot import SnapshotManifest
 
 RUN = "ab" * 32
