@@ -44,6 +44,7 @@ _WARNINGS: dict[str, str] = {
     "state.unproven": "peers that say they are ahead could not be asked for a proof: {why}",
     "votes.unwritable": "votes cannot be written: {why}; this node does not vote",
     "votes.abstaining": "this node's earlier votes are lost or damaged, so it does not vote in round {round}",
+    "invite.refused": "{peer} does not let this node in: {why}",
     "amendment.refused": "an amendment was not taken: {why}",
     "amendment.unwritable": "an amendment cannot be kept: {why}; it is not in force here until the disk takes it",
     "rules.outdated": "round {round} needs protocol {wanted}, this version speaks {found}; install the newer one",

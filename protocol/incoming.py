@@ -21,6 +21,7 @@ from .messages import (
     Memory,
     MemoryRequest,
     Message,
+    Refused,
 )
 from .peers import PeerTable
 from .points import Points
@@ -93,5 +94,7 @@ class Incoming:
                 self._memories.note(remote, body)
             case Attest():
                 self._loop.agreement.add(remote, body, raw)
+            case Refused():
+                self._points.observe("invite.refused", {"peer": remote, "why": body.why})
             case _:
                 self._loop.queue.put_message(Received(remote, body, raw))

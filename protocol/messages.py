@@ -270,6 +270,13 @@ def round_of(body: Message) -> int:
             raise TypeError(f"{type(body).__name__} belongs to no round")
 
 
+class Refused(Message):
+    """To a stranger: the invite that it shows lets nobody in here, or not it, or not now. Nothing follows from it."""
+
+    kind: Literal["refused"] = "refused"
+    why: Annotated[str, Field(max_length=200)]
+
+
 AnyMessage = Annotated[
     Heartbeat
     | Ready
@@ -287,6 +294,7 @@ AnyMessage = Annotated[
     | AmendmentsRequest
     | Amendments
     | MemoryRequest
-    | Memory,
+    | Memory
+    | Refused,
     Field(discriminator="kind"),
 ]

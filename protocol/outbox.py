@@ -55,3 +55,5 @@ class Outbox:
             self._on_unreachable(peer, f"no answer for {self.timeout_s:g} s")
         finally:
             del self._tasks[peer]
+            if not queue:
+                del self._queues[peer]  # or every stranger that was ever answered would leave one

@@ -14,12 +14,14 @@ from typing import Any, TypeVar
 from .audit import Auditor, Findings
 from .chunks import ChunkGrid
 from .docket import Docket
+from .event_queue import size_of
 from .evidence import Evidence, Lie, TwoProposals, TwoResults, ballot_of, contradict
 from .evidence_store import EvidenceStore
 from .exchange import Exchange
 from .gate import Gate
 from .identity import PeerId
 from .messages import Plan, PlanMessage, Proposal, Record, SpanDone, SpanResult
+from .quotas import STATED_BYTES, STATED_BYTES_PER_PEER, Shares
 from .round_machine import Distrusted, Event, Proven, Received
 from .signed_results import is_signed, says_the_same
 from .spec import Genesis
@@ -61,6 +63,9 @@ class Oversight:
         """What owners have signed in this round, as heard first."""
         self._statements: dict[tuple[PeerId, str, tuple[int, ...]], tuple[PlanMessage | Proposal, bytes]] = {}
         """What leaders have sent at each ballot of this round, as heard first."""
+        self._stated = Shares(STATED_BYTES_PER_PEER, STATED_BYTES)
+        self._charged: set[PeerId] = set()
+        """Peers against whom evidence is being verified."""
         self._tasks: set[asyncio.Task[Any]] = set()
 
     @property
@@ -77,6 +82,7 @@ class Oversight:
         self._plans.clear()
         self._results.clear()
         self._statements.clear()
+        self._stated = Shares(STATED_BYTES_PER_PEER, STATED_BYTES)
 
     def _max_requests(self) -> int:
         return _REQUESTS_PER_CHUNK * self._genesis.trust.audited_chunks
@@ -96,12 +102,12 @@ class Oversight:
         if event.sender not in self._roster:
             return True  # the machine refuses it
         match body:
+            case PlanMessage() | Proposal() if not self._compare(event, body):
+                return False
             case PlanMessage():
-                self._compare(event, body)
                 _remember(self._plans, body.plan.content_id(), body.plan)
                 return self._is_justified(event.sender, body.plan)
             case Proposal():
-                self._compare(event, body)
                 is_coherent = {self.hear(body.record.plan, result) for result in body.record.results} <= {True}
                 return self._is_justified(event.sender, body.record.plan) and is_coherent
             case SpanDone():
@@ -117,19 +123,23 @@ class Oversight:
         known = _remember(self._results, (result.plan, result.span), result)
         if says_the_same(known, result) or owner in self.proven:
             return True
-        self._prosecute(TwoResults(accused=owner, first=known, second=result))
+        self._charge(TwoResults(accused=owner, first=known, second=result))
         return False
 
-    def _compare(self, event: Received, body: PlanMessage | Proposal) -> None:
+    def _compare(self, event: Received, body: PlanMessage | Proposal) -> bool:
+        """False: its sender says more than leaders do in a round; each would cost memory, and time for signatures."""
         if not event.raw:
-            return  # from our own chain
+            return True  # from our own chain
         key = (event.sender, body.kind, ballot_of(body))
-        _remember(self._statements, key, (body, event.raw))
+        if key not in self._statements:
+            if not self._stated.take(event.sender, size_of(event)):
+                return False
+            self._statements[key] = body, event.raw
         others = [self._statements.get((event.sender, kind, ballot_of(body))) for kind in ("plan", "proposal")]
         for earlier, raw in (other for other in others if other is not None):
             if contradict(earlier, body) and event.sender not in self.proven:
-                evidence = TwoProposals(accused=event.sender, first=raw.hex(), second=event.raw.hex())
-                self._prosecute(evidence)
+                self._charge(TwoProposals(accused=event.sender, first=raw.hex(), second=event.raw.hex()))
+        return True
 
     def _is_justified(self, sender: PeerId, plan: Plan) -> bool:
         """Ask for the evidence that a plan's ejections rest on, as far as it is not here."""
@@ -174,6 +184,13 @@ class Oversight:
         known: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         self._spawn(self._spread(evidence, known))
         return known
+
+    def _charge(self, evidence: TwoResults | TwoProposals) -> None:
+        """As `_prosecute`, one at a time against each peer: who contradicts itself can do so a thousand times."""
+        accused = PeerId(evidence.accused)
+        if accused not in self._charged:
+            self._charged.add(accused)
+            self._prosecute(evidence).add_done_callback(lambda _: self._charged.discard(accused))
 
     async def _spread(self, evidence: Evidence, known: asyncio.Future[None]) -> None:
         try:

@@ -70,6 +70,9 @@ MAX_PRESENTED = 1024
 EARLY_BYTES_PER_PEER = 2 << 20
 """Of a peer's messages for the next round."""
 EARLY_BYTES = 64 << 20
+STATED_BYTES_PER_PEER = 8 << 20
+"""Of a peer's plans and proposals that are kept for comparison while a round lasts; a few ballots of the largest."""
+STATED_BYTES = 256 << 20
 GUARANTEED_BYTES = 64 << 10
 """What a peer may always have, however much the others have taken: 1,024 peers need 64 MiB."""
 MESSAGE_OVERHEAD_BYTES = 4 << 10

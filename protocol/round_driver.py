@@ -17,6 +17,7 @@ from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
+from .allowance import Allowances
 from .amending import Learned
 from .amendments import Amendment, RunRules
 from .chunks import ChunkGrid, Contribution
@@ -36,6 +37,7 @@ from .messages import (
     Commit,
     Heartbeat,
     Provisional,
+    Refused,
 )
 from .outcomes import Aborted, Committed, Outcome, RoundEvent
 from .oversight import Oversight
@@ -51,7 +53,7 @@ from .round_loop import RoundLoop, Work
 from .round_machine import Phase, Tick, Woke
 from .rule_book import RuleBook
 from .spec import Genesis, TimingConfig
-from .transport import Directory, Transport
+from .transport import Directory, RemoteProtocolError, Transport
 from .votes import VoteStore
 
 __all__ = ["Aborted", "Committed", "NodeFacts", "Outcome", "PeerInfo", "Progress", "RoundDriver", "RoundEvent"]
@@ -67,6 +69,10 @@ def _exchange_settings(timing: TimingConfig) -> ExchangeSettings:
 
 def _rhythm(timing: TimingConfig) -> Rhythm:
     return Rhythm(timing.heartbeat_interval_s, timing.heartbeat_timeout_s / 2)
+
+
+_REFUSALS_PER_S, _REFUSALS_AT_ONCE = 1.0, 16
+"""Answers to all strangers together whose invites do not hold."""
 
 
 class RoundDriver:
@@ -102,7 +108,8 @@ class RoundDriver:
         genesis = book.rules.at(replica.head_round + 1)
         timing = genesis.timing
         doorkeeper = Doorkeeper(genesis, lambda: replica.standing, wall_clock)
-        transport = gate = Gate(transport, genesis, clock, lambda error: self._points.reject(error), doorkeeper)
+        transport = gate = Gate(transport, genesis, clock, self._refuse, doorkeeper)
+        self._refusals = Allowances(_REFUSALS_PER_S, _REFUSALS_AT_ONCE, clock)
         directory.admit(gate.admits)
         self._replica, self._transport, self._facts = replica, transport, facts
         self._clock, self._wall_clock = clock, wall_clock
@@ -351,6 +358,12 @@ class RoundDriver:
             clock=self._clock,
             wall_clock=self._wall_clock,
         )
+
+    def _refuse(self, error: RemoteProtocolError) -> None:
+        """At the gate. Who shows an invite hears why it does not hold, as far as there is time for strangers."""
+        self._points.reject(error)
+        if error.rule == "invite" and self._refusals.take(self._mail.me):
+            self._mail.post((error.peer,), Refused(why=error.detail[:200]))
 
     def _is_known(self) -> bool:
         """Whether whoever follows the run lets us in without seeing our invite."""

@@ -41,14 +41,14 @@ RUN: Any = SimpleNamespace(run_id=ex.RUN, lineage=0)
 STREAM_BYTES = 256 << 10
 
 
-def _auditor(donor: Donor) -> Auditor:
-    return Auditor(ME, ex.GRID, donor, executor(), 8)  # type: ignore[arg-type]
+def _auditor(donor: Any) -> Auditor:
+    return Auditor(ME, ex.GRID, donor, executor(), 8)
 
 
-def _docket(donor: Donor, store: Any = None) -> Docket:
+def _docket(donor: Any, store: Any = None) -> Docket:
     store = store or EvidenceStore(folder() / "evidence", ex.GRID)
     rules, roster = lambda: GENESIS, lambda: (ME,)
-    return Docket(ex.GRID, donor, store, executor(), rules, roster, lambda *_: None, lambda _: None)  # type: ignore[arg-type]
+    return Docket(ex.GRID, donor, store, executor(), rules, roster, lambda *_: None, lambda _: None)
 
 
 async def _answer_audit(stream: SwarmStream) -> None:
@@ -88,10 +88,7 @@ class _Verdicts:
 async def _accuse(stream: SwarmStream) -> None:
     """True evidence comes through, to the disk."""
     store: Any = _Verdicts()
-    docket = Docket(
-        ex.GRID, Donor(), store, executor(), lambda: GENESIS, lambda: (ME,), lambda *_: None, lambda _: None
-    )  # type: ignore[arg-type]
-    await docket._handle(stream)
+    await _docket(Donor(), store)._handle(stream)
     accepted(store.kept or None)
 
 
@@ -104,7 +101,8 @@ async def _offer(stream: SwarmStream) -> None:
 
 
 async def _ask_auditee(stream: SwarmStream) -> None:
-    auditor = Auditor(PeerId("another"), ex.GRID, _Accuser(stream), executor(), 8)  # type: ignore[arg-type]
+    donor: Any = _Accuser(stream)
+    auditor = Auditor(PeerId("another"), ex.GRID, donor, executor(), 8)
     await auditor._ask(ME, PLAN, RESULT, 0, Findings())
 
 

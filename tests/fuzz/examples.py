@@ -11,6 +11,7 @@ from atoll.protocol import envelope as e
 from atoll.protocol import messages as m
 from atoll.protocol.chunks import Contribution, span_digest
 from atoll.protocol.identity import Identity
+from atoll.protocol.signed_results import signed
 from atoll.protocol.state_sync.snapshot import SnapshotManifest
 
 RUN = "ab" * 32
@@ -52,7 +53,9 @@ PLAN = m.Plan(
     rules=RUN,
     attempt_timeout_s=60.0,
 )
-RESULT = m.SpanResult(plan=PLAN.content_id(), span=0, included=(True,), digest=span_digest(GRID, PLAN.spans[0], VECTOR))
+RESULT = signed(
+    ME, m.SpanResult(plan=PLAN.content_id(), span=0, included=(True,), digest=span_digest(GRID, PLAN.spans[0], VECTOR))
+)
 RECORD = m.Record(plan=PLAN, results=(RESULT,))
 VOTE = m.Vote(fragment=0, round=1, ballot=0, record=RECORD.content_id())
 COMMIT = m.Commit(record=RECORD, ballot=0, votes=(e.seal(ME, HEADER, VOTE).hex(),))
@@ -84,6 +87,7 @@ MESSAGES: tuple[m.Message, ...] = (
     m.Amendments(amendments=("{}",)),
     m.MemoryRequest(round=1),
     m.Memory(round=1, envelope=e.seal(ME, HEADER, HEARTBEAT).hex()),
+    m.Refused(why="the invite has expired"),
 )
 
 

@@ -121,7 +121,7 @@ def _ask_node(answer: bytes) -> None:
         endpoint._answer(400, answer, node)
 
 
-FILE_BYTES = 128 << 10
+FILE_BYTES = 64 << 10
 """Longer files take more memory, and nobody but this user or the operator writes them."""
 
 FILE_TARGETS = (

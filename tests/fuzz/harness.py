@@ -173,7 +173,7 @@ class _Discard:
 
 def stream_of(data: bytes) -> SwarmStream:
     """A real stream on which ``data`` has arrived, frame headers and all, and after which the peer is gone."""
-    reader = asyncio.StreamReader()
+    reader = asyncio.StreamReader(loop=_loop())
     reader.feed_data(data)
     reader.feed_eof()
     return SwarmStream(PEER, reader, _Discard(), Traffic(), progress_timeout_s=60.0)  # type: ignore[arg-type]

@@ -117,6 +117,7 @@ def _context() -> ExchangeContext:
         trust=TrustConfig(),
         limits=LimitsConfig(),
         is_alive=lambda _: True,
+        sign=lambda result: result,
     )
 
 

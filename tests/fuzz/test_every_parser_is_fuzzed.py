@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import ast
 from collections.abc import Iterator
+from functools import cache
 from pathlib import Path
 
 from .exempt import EXEMPT
@@ -36,22 +37,20 @@ def takes_bytes_apart(function: ast.AST) -> bool:
     return bool(attributes & DECODERS or names & READERS)
 
 
+@cache
+def product() -> dict[str, bool]:
+    """``path.py:Class.function`` of each in the product -> whether it takes bytes apart."""
+    paths = [path for package in PACKAGES for path in (ROOT / package).rglob("*.py")]
+    trees = [(path.relative_to(ROOT).as_posix(), ast.parse(path.read_text(encoding="utf-8"))) for path in paths]
+    return {f"{source}:{name}": takes_bytes_apart(node) for source, tree in trees for name, node in functions(tree)}
+
+
 def parsers() -> set[str]:
-    """``path.py:Class.function`` of each in the product."""
-    found: set[str] = set()
-    for package in PACKAGES:
-        for path in (ROOT / package).rglob("*.py"):
-            tree = ast.parse(path.read_text(encoding="utf-8"))
-            source = path.relative_to(ROOT).as_posix()
-            found |= {f"{source}:{name}" for name, node in functions(tree) if takes_bytes_apart(node)}
-    return found
+    return {name for name, is_parser in product().items() if is_parser}
 
 
 def defined() -> set[str]:
-    """Every function of the product."""
-    paths = [path for package in PACKAGES for path in (ROOT / package).rglob("*.py")]
-    trees = [(path.relative_to(ROOT).as_posix(), ast.parse(path.read_text(encoding="utf-8"))) for path in paths]
-    return {f"{source}:{name}" for source, tree in trees for name, _ in functions(tree)}
+    return set(product())
 
 
 def covered() -> set[str]:

@@ -6,6 +6,7 @@ from dataclasses import replace
 
 import pytest
 
+from atoll.protocol.identity import PeerId
 from atoll.protocol.messages import (
     Accepted,
     PlanMessage,
@@ -24,6 +25,7 @@ from atoll.protocol.round_machine import (
     Proven,
     RoundState,
     check_plan,
+    views,
 )
 from atoll.protocol.round_machine.values import Preparing
 from atoll.protocol.signed_results import is_sealed, is_signed, seal_of, signed
@@ -111,6 +113,7 @@ def test_a_plan_that_ejects_is_followed_only_with_the_evidence():
         ({"ejected": (THIRD,)}, "takes part"),
         ({"ejected": ()}, "forgets"),
         ({"ejected": ("x" * 50, "y" * 50, "y" * 50)}, "twice"),
+        ({"ejected": ("x" * 50, "y" * 50)}, "not in the roster"),
     ],
 )
 def test_what_a_plan_may_not_do_with_the_ejected(changes, why):
@@ -216,3 +219,9 @@ def test_a_promise_with_what_was_really_proposed_makes_the_leader_propose_it_aga
     promises = [Promise(fragment=0, round=1, ballot=1, accepted=accepted), Promise(fragment=0, round=1, ballot=1)]
     _, actions = after(preparing(1), received(THIRD, promises[0]), received(SECOND, promises[1]))
     assert {proposal.record.content_id() for proposal in sent(actions, Proposal)} == {record.content_id()}
+
+
+def test_a_leader_ejects_members_of_the_roster_only():
+    """Of whom it holds evidence against all: keys cost nothing, and every plan and commit names the ejected."""
+    strangers = frozenset(PeerId(f"{number:050d}") for number in range(5000))
+    assert views.ejected(state_of(0, proven=strangers | {THIRD})) == (THIRD,)

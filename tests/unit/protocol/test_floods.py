@@ -62,6 +62,22 @@ async def test_a_flood_of_json_bombs_costs_a_node_little_time_and_no_memory(swar
     assert all(isinstance(outcome, Committed) for outcome in await contribute_all(swarm, PEOPLE[:3]))
 
 
+@pytest.mark.parametrize("item", [b"0", b"{}", b'""'])
+async def test_a_list_of_thousands_of_faults_costs_as_much_as_one(swarm: Swarm, item: bytes):
+    """Fewer values than an honest record may have: only that the first fault is the last keeps this cheap."""
+    node = await swarm.start(PEOPLE[0])
+    attacker = Attacker(swarm)
+    before_bytes, before_s = resident_bytes(), time.process_time()
+    for _ in range(20):
+        honest = attacker.seal(Heartbeat(round=0, state_hash=ZERO, phase="training"))[64:]
+        bomb = honest.replace(b'"echoes":[]', b'"echoes":[' + (item + b",") * 60_000 + item + b"]")
+        await attacker.transport.send(PEOPLE[0].peer_id, attacker.identity.sign(DOMAIN + bomb) + bomb)
+    await swarm.network.settle()
+    assert time.process_time() - before_s < 4.0, "a third of a second for each fault of thousands"
+    assert resident_bytes() - before_bytes < 64 * MIB
+    assert rejections(node) == [(PEOPLE[4].peer_id, "message")] * len(rejections(node)) != []
+
+
 async def test_padded_messages_are_not_kept_as_evidence(swarm: Swarm):
     node = await swarm.start(PEOPLE[0])
     attacker = Attacker(swarm)

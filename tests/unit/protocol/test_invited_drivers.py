@@ -24,7 +24,7 @@ from atoll.protocol.tickets import Ticket
 from atoll.protocol.transport import RemoteProtocolError
 
 from .test_attacks_on_drivers import Attacker, far_ahead, rejections
-from .test_round_driver import PEOPLE, Swarm, contribute_all, genesis_of
+from .test_round_driver import PEOPLE, Node, Swarm, contribute_all, genesis_of
 
 FOUNDERS, GUEST, OTHER = PEOPLE[:3], PEOPLE[3], PEOPLE[4]
 KEY = Identity.from_seed(bytes([77]) * 32)
@@ -96,6 +96,8 @@ async def test_a_guest_that_restarts_needs_no_invite_and_nobody_else_gets_in_by_
     founder = swarm.nodes[FOUNDERS[0].peer_id]
     await swarm.until(lambda: (OTHER.peer_id, "invite") in rejections(founder))
     assert OTHER.peer_id not in founder.driver.peers
+    other = swarm.nodes[OTHER.peer_id]
+    await swarm.until(lambda: any("used already" in why for why in told(other)))
 
 
 async def test_a_restarted_voter_knows_from_its_chain_who_has_entered(swarm: Swarm):
@@ -117,6 +119,11 @@ async def test_an_uninvited_stranger_never_gets_in(swarm: Swarm):
     assert stranger.replica.head_round == 0
 
 
+def told(node: Node) -> list[str]:
+    """What members have said of its invite."""
+    return [str(event.fields["why"]) for event in node.events if event.point == "invite.refused"]
+
+
 @pytest.mark.parametrize(
     ("ticket", "why"),
     [
@@ -131,6 +138,8 @@ async def test_an_invite_that_does_not_hold_opens_nothing_and_the_reason_is_said
     await swarm.until(lambda: (GUEST.peer_id, "invite") in rejections(founder))
     details = [str(e.fields["detail"]) for e in founder.events if e.point == "peer.rejected"]
     assert any(why in detail for detail in details)
+    guest = swarm.nodes[GUEST.peer_id]
+    await swarm.until(lambda: any(why in reason for reason in told(guest)))
     assert GUEST.peer_id not in founder.driver.peers
 
 

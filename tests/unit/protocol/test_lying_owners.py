@@ -215,7 +215,7 @@ async def test_an_owner_that_refuses_its_audit_loses_its_spans_and_nothing_else(
     async def refuse(self, stream):
         if self._me == LIAR.peer_id:
             self._shown.clear()
-        await answer(self, stream)
+        return await answer(self, stream)
 
     monkeypatch.setattr(Auditor, "_answer", refuse)
     outcomes = await contribute(swarm)
