@@ -26,7 +26,7 @@ from atoll.protocol import admission
 from atoll.protocol.aggregation import reduce_chunk
 from atoll.protocol.chunks import Contribution
 from atoll.protocol.identity import Identity
-from atoll.protocol.messages import Member, Plan, Span
+from atoll.protocol.record import Member, Plan, Span
 from atoll.protocol.spec import LimitsConfig, TrustConfig
 from atoll.protocol.weights import weights
 from atoll.training.config import DataConfig, InnerConfig, ModelConfig, TrainingConfig

@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any, cast
 
 from ..protocol.identity import PeerId, public_key_of
+from ..protocol.peers import PeerInfo
 from ..protocol.swarm import usable_address
 
 MAX_PEERS = 256
@@ -68,3 +69,12 @@ def _is_peer(text: str) -> bool:
     except ValueError:
         return False
     return True
+
+
+def addresses_of(peers: Mapping[PeerId, PeerInfo]) -> dict[PeerId, tuple[str, ...]]:
+    """Plain addresses (without the peer id at their end) that peers state in their heartbeats."""
+    found: dict[PeerId, tuple[str, ...]] = {}
+    for peer, info in peers.items():
+        if info.heartbeat is not None:
+            found[peer] = tuple(text.rpartition("/p2p/")[0] or text for text in info.heartbeat.addresses)
+    return found

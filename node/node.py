@@ -9,12 +9,11 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Coroutine, Mapping
+from collections.abc import Coroutine
 
 from ..protocol.identity import Identity, PeerId
 from ..protocol.messages import Commit
 from ..protocol.outcomes import Committed, RoundEvent
-from ..protocol.peers import PeerInfo
 from ..protocol.round_driver import NodeFacts, RoundDriver
 from ..protocol.spec import PROTOCOL_VERSION
 from ..protocol.state_sync import StateServer, StateUnavailable, SyncProgress
@@ -28,6 +27,7 @@ from .ending import others_are_done
 from .errors import UserError
 from .failures import Failures
 from .invitation import Invitation
+from .known_peers import addresses_of
 from .local_parts import LocalParts
 from .overview import LiveParts
 from .reasons import Reason, State
@@ -396,16 +396,7 @@ class Node:
         """Once a second: the sentence, the peers, and their addresses for the next start."""
         while True:
             self._reporter.look()
-            self._local.known_peers.remember(_addresses(live.driver.peers))
+            self._local.known_peers.remember(addresses_of(live.driver.peers))
             self._take_submitted(live.driver)
             self._invitation.look(self._telemetry, self._local.rules, self._replica.standing, time.time())
             await asyncio.sleep(_LOOK_INTERVAL_S)
-
-
-def _addresses(peers: Mapping[PeerId, PeerInfo]) -> dict[PeerId, tuple[str, ...]]:
-    """Plain addresses (without the peer id at their end) that peers state in their heartbeats."""
-    found: dict[PeerId, tuple[str, ...]] = {}
-    for peer, info in peers.items():
-        if info.heartbeat is not None:
-            found[peer] = tuple(text.rpartition("/p2p/")[0] or text for text in info.heartbeat.addresses)
-    return found

@@ -15,10 +15,10 @@ from ..kernels.chunk_grid import ChunkGrid
 from ..protocol.budget import target_steps
 from ..protocol.chunks import Contribution
 from ..protocol.identity import PeerId
-from ..protocol.messages import MAX_SPEED
 from ..protocol.outcomes import Aborted as RoundAborted
 from ..protocol.outcomes import Committed as RoundCommitted
 from ..protocol.outcomes import Outcome
+from ..protocol.values import MAX_SPEED
 from ..training.config import InnerConfig
 from ..training.data import Lease
 from ..training.reducer import Aborted, Committed, Evaluate, Event, Hello, Progress, Ready, Report, Start

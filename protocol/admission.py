@@ -12,7 +12,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median_low
 
-from .messages import Member
+from .record import Member
 
 ABSURD_FACTOR = 100.0
 """Honest norms differ by a few times; a peer this many medians out is broken or hostile, and not worth clipping."""

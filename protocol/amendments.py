@@ -35,12 +35,14 @@ from .changes import (
     Upgrade,
 )
 from .identity import Identity, PeerId, verify
-from .messages import Commit, Digest, Frozen, Plan, Round
+from .messages import Commit
 from .parsing import canonical_json
 from .quorum import quorum_of
+from .record import Plan
 from .spec import Genesis, Signature
 from .spec_text import explain
 from .standing import Standing
+from .values import Digest, Frozen, Round
 
 DOMAIN = b"atoll/amendment/1\0"
 MAX_AMENDMENTS = 1024

@@ -29,10 +29,10 @@ from .commitments import Root
 from .evidence import Lie, LieHeader, Part, included_members, part_bytes, true_mean
 from .exchange import Exchange
 from .identity import PeerId
-from .messages import Plan, Record, SpanResult
 from .offload import off_loop
 from .payload import NO, YES, read_answer, read_payload, write_payload
 from .quotas import AUDIT_STREAMS_PER_PEER
+from .record import Plan, Record, SpanResult
 from .spec import Genesis
 from .stream_limit import StreamLimit
 from .transport import Buffer, ByteStream, PeerUnreachable, RemoteProtocolError, StreamClosed, Transport

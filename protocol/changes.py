@@ -7,7 +7,7 @@ from typing import Annotated, Literal, Self, TypeAlias
 from pydantic import Field, field_validator, model_validator
 
 from .identity import PeerId, public_key_of
-from .messages import Count, Digest, Frozen, Name, Peer, Round
+from .values import Count, Digest, Frozen, Name, Peer, Round
 
 Peers = Annotated[tuple[Peer, ...], Field(min_length=1, max_length=64)]
 LearningRateValue = Annotated[float, Field(gt=0, le=1e6)]

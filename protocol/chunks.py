@@ -13,9 +13,10 @@ from blake3 import blake3
 from ..kernels.chunk_grid import ChunkGrid as ChunkGrid
 from .commitments import DIGEST_BYTES as DIGEST_BYTES
 from .commitments import Leaf, Tree
-from .messages import Digest, Span
+from .record import Span
 from .spans import cover
 from .transport import Buffer
+from .values import Digest
 
 
 def span_chunks(grid: ChunkGrid, span: Span) -> range:

@@ -28,11 +28,13 @@ from .chunks import ChunkGrid, Contribution, chunk_digest, covers, span_chunks
 from .commitments import ENTRY_BYTES, Leaf, Root, proof_length, verify
 from .envelope import Envelope, InvalidMessage
 from .identity import PeerId
-from .messages import Count, Frozen, Peer, Plan, PlanMessage, Proposal, SpanResult, SquaredNorm
+from .messages import PlanMessage, Proposal
 from .parsing import Unreadable, parse_any
+from .record import Plan, SpanResult
 from .signed_results import is_signed, says_the_same
 from .spec import Genesis
 from .transport import MAX_FRAME_BYTES, MAX_MESSAGE_BYTES, Buffer
+from .values import Count, Frozen, Peer, SquaredNorm
 from .weights import weights
 
 MAX_HEADER_BYTES = MAX_FRAME_BYTES

@@ -10,12 +10,13 @@ from dataclasses import dataclass
 from .envelope import InvalidMessage
 from .identity import PeerId
 from .mail import Mail
-from .messages import MAX_LOSS, Evaluated, Heartbeat, NodePhase, Provisional
+from .messages import Evaluated, Heartbeat, Provisional
 from .peers import PeerTable
 from .replica import Replica
 from .round_machine import Phase
 from .tickets import Ticket
 from .transport import Directory
+from .values import MAX_LOSS, NodePhase
 
 logger = logging.getLogger(__name__)
 

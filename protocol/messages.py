@@ -6,22 +6,9 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field
 
-from .record import Member as Member
-from .record import Newcomer as Newcomer
-from .record import Plan as Plan
-from .record import Record as Record
-from .record import Span as Span
-from .record import SpanResult as SpanResult
+from .record import Plan, Record, SpanResult
 from .tickets import Ticket
-from .values import MAX_LOSS as MAX_LOSS
-from .values import MAX_SPEED as MAX_SPEED
-from .values import Ballot, Loss, NodePhase, Signature, Speed, SquaredNorm
-from .values import Count as Count
-from .values import Digest as Digest
-from .values import Frozen as Frozen
-from .values import Name as Name
-from .values import Peer as Peer
-from .values import Round as Round
+from .values import Ballot, Count, Digest, Frozen, Loss, Name, NodePhase, Peer, Round, Signature, Speed, SquaredNorm
 
 
 class Message(Frozen):

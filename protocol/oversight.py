@@ -20,8 +20,9 @@ from .evidence_store import EvidenceStore
 from .exchange import Exchange
 from .gate import Gate
 from .identity import PeerId
-from .messages import Plan, PlanMessage, Proposal, Record, SpanDone, SpanResult
+from .messages import PlanMessage, Proposal, SpanDone
 from .quotas import STATED_BYTES, STATED_BYTES_PER_PEER, Shares
+from .record import Plan, Record, SpanResult
 from .round_machine import Distrusted, Event, Proven, Received
 from .signed_results import is_signed, says_the_same
 from .spec import Genesis

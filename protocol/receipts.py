@@ -21,8 +21,9 @@ from .commitments import ENTRY_BYTES, Leaf, Root, Tree, verify
 from .envelope import Envelope, InvalidMessage
 from .identity import Identity, PeerId
 from .identity import verify as verify_signature
-from .messages import Attest, Commit, Count, Digest, Frozen, Peer, Round
+from .messages import Attest, Commit
 from .parsing import parse as parse_json
+from .values import Count, Digest, Frozen, Peer, Round
 
 DOMAIN = b"atoll/receipt/1\0"
 FIRST = "0" * 64

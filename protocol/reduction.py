@@ -12,8 +12,9 @@ from . import exchange as xchg
 from .chunks import ChunkGrid, Contribution
 from .exchange import Exchange, ExchangeCounters, ExchangeEvent, ExchangeSettings, SpanInbox
 from .identity import PeerId
-from .messages import Accepted, Plan, Record, SpanResult
+from .messages import Accepted
 from .oversight import Oversight
+from .record import Plan, Record, SpanResult
 from .result_signer import ResultSigner
 from .result_transfer import ResultFetcher, ResultServer, ResultsUnavailable
 from .results import ResultStore

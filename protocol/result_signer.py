@@ -13,8 +13,8 @@ from pydantic import ValidationError
 
 from .durable import append_durably, read_lines
 from .identity import Identity
-from .messages import SpanResult
 from .parsing import canonical_json
+from .record import SpanResult
 from .signed_results import says_the_same, signed
 
 _KEEP_ROUNDS = 16

@@ -15,10 +15,10 @@ from ..kernels.codec import InvalidEncoding
 from .chunks import DIGEST_BYTES, covers, leaf_of, span_chunks
 from .commitments import Leaf, Tree
 from .identity import PeerId
-from .messages import Record
 from .offload import off_loop
 from .payload import NO, YES, pieces, read_answer, read_payload, write_payload
 from .quotas import RESULT_STREAMS_PER_PEER
+from .record import Record
 from .results import ResultBuffer, ResultStore
 from .stream_limit import StreamLimit
 from .tasks import run_all

@@ -17,8 +17,8 @@ from pathlib import Path
 
 from .chunks import ChunkGrid, span_range, tree_of
 from .durable import append_durably, read_lines, sync_folder
-from .messages import Plan, Record, Span
 from .quotas import ATTEMPTS_KEPT
+from .record import Plan, Record, Span
 from .transport import Buffer
 
 

@@ -18,6 +18,7 @@ from .amending import Amending, Learned
 from .amendments import RunRules
 from .chunks import Contribution
 from .commit_server import CommitServer
+from .decided import apply_durably, obtain
 from .early import EarlyMessages
 from .event_queue import EventQueue
 from .grace import NUM_ROUNDS, Pace
@@ -34,7 +35,6 @@ from .messages import (
     Proposal,
     Provisional,
     Ready,
-    Record,
     round_of,
 )
 from .outcomes import Aborted, Outcome, committed
@@ -54,9 +54,9 @@ from .seclusion import Seclusion
 from .signed_results import is_sealed, is_signed
 from .spec import PROTOCOL_VERSION, Genesis
 from .transport import RemoteProtocolError, RulesDiffer
+from .vote_writer import VoteWriter
 from .votes import VoteStore, is_alive_in
 
-_DISK_RETRY_S = 2.0
 _OUTDATED = "the run has gone on to a protocol that this version does not speak"
 
 
@@ -104,8 +104,7 @@ class RoundLoop:
         self._paces: deque[Pace] = deque(maxlen=NUM_ROUNDS)
         interval_s = genesis.timing.heartbeat_interval_s
         self._seclusion = Seclusion(genesis.timing.quorum_timeout_s, observe)
-        self._is_unwritable = False
-        """The last attempt to write votes failed, which is said once."""
+        self._vote_writer = VoteWriter(votes, reduction, observe)
         self._background: set[asyncio.Task[None]] = set()
         self.pending = Pending()
         self.amending = Amending(book, mail, observe, interval_s, clock)
@@ -320,7 +319,7 @@ class RoundLoop:
         except RemoteProtocolError as error:
             self._points.reject(error)
             return
-        if await self._persist(actions):
+        if await self._vote_writer.persist(self.round, self._state.acceptor.accepted, actions):
             self._state = state
             for action in actions:
                 await self._perform(action)
@@ -333,23 +332,6 @@ class RoundLoop:
         is_withdrawn = isinstance(event, machine.Contributed) and self.pending.offer is None
         if self.round == round_number and not is_withdrawn:
             self.queue.put(event)
-
-    async def _persist(self, actions: tuple[Action, ...]) -> bool:
-        """Make promises and votes durable before anything else happens. False: nothing may happen."""
-        acceptors = [action.acceptor for action in actions if isinstance(action, machine.Persist)]
-        if not acceptors:
-            return True
-        if not self._reduction.vouches(self._state and self._state.acceptor.accepted, acceptors[-1].accepted):
-            return False
-        try:
-            await asyncio.to_thread(self._votes.save, self.round, acceptors[-1])
-        except OSError as error:
-            if not self._is_unwritable:
-                self._points.observe("votes.unwritable", {"why": error.strerror or str(error)})
-            self._is_unwritable = True
-            return False
-        self._is_unwritable = False
-        return True
 
     async def _perform(self, action: Action) -> None:
         match action:
@@ -379,13 +361,13 @@ class RoundLoop:
             self._paces.append(pace)
         mean = None
         while mean is None:
-            mean = await self._obtain(commit.record)
+            mean = await obtain(self._reduction, commit.record, self._resync, self._genesis.timing)
             if mean is None and await self._replace_state():
                 return
             if mean is None:
                 self._points.observe("results.unavailable", {})
         number = self.round
-        state_hash = await self._apply_durably(commit, mean)
+        state_hash = await apply_durably(self._replica, commit, mean, self._points.observe)
         self._reduction.decided(commit.record)
         self._votes.prune(number)
         await self._end_abstention(commit)
@@ -402,25 +384,6 @@ class RoundLoop:
         """A commit with work of this life shows that the rounds are over in which we may have voted in another one."""
         if self._votes.is_abstaining and is_alive_in(commit, self._mail.me, self._mail.life):
             await asyncio.to_thread(self._votes.end_abstention, commit.record.plan.round)
-
-    async def _apply_durably(self, commit: Commit, mean: memoryview) -> str:
-        """The round is decided and there is no way around it: on a full disk wait until it takes the commit."""
-        while True:
-            try:
-                return await self._replica.apply(commit, mean)
-            except OSError as error:
-                self._points.observe("state.unwritable", {"why": error.strerror or str(error)})
-                await asyncio.sleep(_DISK_RETRY_S)
-
-    async def _obtain(self, record: Record) -> memoryview | None:
-        """The decided bytes; None if nobody gives them in time, or as soon as it is clear that nobody has to."""
-        obtaining = asyncio.ensure_future(self._reduction.obtain(record, self._genesis.timing.attempt_timeout_s))
-        try:
-            while not obtaining.done() and not self._resync.is_shorter:
-                await asyncio.wait({obtaining}, timeout=self._genesis.timing.heartbeat_interval_s)
-            return obtaining.result() if obtaining.done() else None
-        finally:
-            obtaining.cancel()
 
     # --- beside the rounds --------------------------------------------------------------------------------------------
 

@@ -9,8 +9,8 @@ from __future__ import annotations
 from functools import lru_cache
 
 from .identity import Identity, PeerId, verify
-from .messages import SpanResult
 from .parsing import canonical_json
+from .record import SpanResult
 
 DOMAIN = b"atoll/result/1\0"
 PROPOSAL_DOMAIN = b"atoll/proposal/1\0"

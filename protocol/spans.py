@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 from typing import TypeAlias
 
 from .identity import PeerId
-from .messages import Span
+from .record import Span
 
 Complaints: TypeAlias = frozenset[tuple[PeerId, PeerId]]
 """(who complained, about which owner) in the attempts of one round so far."""

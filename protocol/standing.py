@@ -8,7 +8,8 @@ from functools import cached_property
 from typing import Self
 
 from .identity import PeerId
-from .messages import Commit, Newcomer
+from .messages import Commit
+from .record import Newcomer
 from .spec import Genesis
 from .tickets import Guest
 

@@ -20,7 +20,7 @@ from collections import Counter
 from collections.abc import Sequence
 from statistics import median_low
 
-from .messages import Plan
+from .record import Plan
 from .spec import LimitsConfig, TrustConfig
 
 MAX_TOKENS_FACTOR = 4.0

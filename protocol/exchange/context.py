@@ -11,9 +11,9 @@ from typing import ParamSpec, TypeVar
 
 from ..chunks import ChunkGrid, Contribution
 from ..identity import PeerId
-from ..messages import Plan, SpanResult
 from ..offload import off_loop
 from ..payload import pieces, read_payload
+from ..record import Plan, SpanResult
 from ..results import ResultBuffer
 from ..spec import LimitsConfig, TrustConfig
 from ..transport import Buffer, ByteStream, Transport

@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from ..identity import PeerId
-from ..messages import SpanResult
 from ..quotas import SPAN_STREAMS_PER_PEER
+from ..record import SpanResult
 
 
 @dataclass(frozen=True)

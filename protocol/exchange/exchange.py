@@ -14,7 +14,7 @@ from concurrent.futures import Executor
 from ..chunks import ChunkGrid, Contribution, covers
 from ..evidence import Part
 from ..identity import PeerId
-from ..messages import Plan, SpanResult
+from ..record import Plan, SpanResult
 from ..results import ResultBuffer
 from ..spec import LimitsConfig, TrustConfig
 from ..stream_limit import StreamLimit

@@ -8,8 +8,8 @@ import time
 from ...kernels.codec import InvalidEncoding
 from ..chunks import Contribution, leaf_of, span_chunks
 from ..commitments import Leaf, Tree
-from ..messages import SpanResult
 from ..parsing import Unreadable, parse
+from ..record import SpanResult
 from ..signed_results import is_signed
 from ..transport import Buffer, ByteStream, PeerUnreachable, RemoteProtocolError, StreamClosed
 from . import wire

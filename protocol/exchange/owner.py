@@ -21,7 +21,7 @@ from ..aggregation import reduce_chunk
 from ..chunks import chunk_digest, leaf_of, span_chunks
 from ..commitments import Leaf, Root, Tree, narrow, verify
 from ..evidence import Part
-from ..messages import SpanResult
+from ..record import SpanResult
 from ..result_signer import AlreadySigned
 from ..transport import MAX_FRAME_BYTES, Buffer, ByteStream, RemoteProtocolError, StreamClosed
 from ..wakeup import Signal

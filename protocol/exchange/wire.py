@@ -12,9 +12,9 @@ import struct
 from dataclasses import dataclass
 
 from ..commitments import ENTRY_BYTES, Leaf
-from ..messages import Plan
 from ..payload import pieces as pieces
 from ..payload import read_payload as read_payload
+from ..record import Plan
 from ..transport import MAX_FRAME_BYTES, ByteStream, RemoteProtocolError
 
 PROTOCOL = "span"

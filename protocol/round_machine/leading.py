@@ -8,21 +8,8 @@ from dataclasses import replace
 from ..identity import PeerId
 from ..invites import guests_after
 from ..leader import distance, next_ballot
-from ..messages import (
-    Accepted,
-    Commit,
-    Member,
-    Nack,
-    Plan,
-    PlanMessage,
-    Prepare,
-    Promise,
-    Proposal,
-    Record,
-    SpanDone,
-    SpanFailed,
-    Vote,
-)
+from ..messages import Accepted, Commit, Nack, PlanMessage, Prepare, Promise, Proposal, SpanDone, SpanFailed, Vote
+from ..record import Member, Plan, Record
 from ..spans import assign_spans, at_fault, without_faulty
 from ..standing import newcomers_after
 from ..transport import RemoteProtocolError

@@ -8,8 +8,9 @@ from collections.abc import Iterable
 from .. import invites
 from ..envelope import InvalidMessage
 from ..identity import PeerId
-from ..messages import Accepted, Commit, Plan, Proposal, Record, SpanResult
+from ..messages import Accepted, Commit, Proposal
 from ..quorum import has_witnesses
+from ..record import Plan, Record, SpanResult
 from ..spans import cover
 from ..standing import newcomers_after
 from ..transport import RemoteProtocolError, RulesDiffer

@@ -15,8 +15,9 @@ from ..envelope import Envelope
 from ..grace import Pace
 from ..identity import PeerId
 from ..leader import permutation
-from ..messages import Accepted, Commit, Heartbeat, Plan, Ready, Record, SpanResult, Vote
+from ..messages import Accepted, Commit, Heartbeat, Ready, Vote
 from ..quorum import Quorum, quorum_of
+from ..record import Plan, Record, SpanResult
 from ..spans import Complaints
 from ..spec import Genesis
 from ..standing import Standing

@@ -9,9 +9,9 @@ from .. import grace, invites
 from ..grace import Pace
 from ..identity import PeerId
 from ..leader import successor
-from ..messages import Heartbeat, Plan, Provisional
+from ..messages import Heartbeat, Provisional
 from ..quorum import has_witnesses
-from ..record import MAX_EJECTED
+from ..record import MAX_EJECTED, Plan
 from ..tickets import Admission, Ticket
 from ..transport import RemoteProtocolError
 from .values import Gathering, PeerView, RoundState

@@ -9,7 +9,8 @@ from __future__ import annotations
 import hashlib
 
 from ..identity import PeerId
-from ..messages import Heartbeat, Message, PlanMessage, Prepare, Proposal, Ready, SpanResult, Vote
+from ..messages import Heartbeat, Message, PlanMessage, Prepare, Proposal, Ready, Vote
+from ..record import SpanResult
 
 
 class Behaviour:

@@ -15,7 +15,7 @@ from dataclasses import dataclass, field
 from typing import TYPE_CHECKING, TypeVar
 
 from ..identity import PeerId
-from ..messages import Plan, Record, SpanResult
+from ..record import Plan, Record, SpanResult
 from ..round_machine import ExchangeEnded, ResultsHeld, SpanLost, SpanReduced
 from .nodes import Node, digest
 

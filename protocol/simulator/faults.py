@@ -11,8 +11,8 @@ from typing import Annotated, Literal, Self, TypeAlias
 
 from pydantic import Field
 
-from ..messages import Frozen
 from ..parsing import canonical_json, parse
+from ..values import Frozen
 
 Number: TypeAlias = Annotated[int, Field(ge=0, lt=64)]
 Seconds: TypeAlias = Annotated[float, Field(ge=0, le=3600)]

@@ -8,9 +8,10 @@ from dataclasses import dataclass, field
 
 from ..grace import Pace
 from ..identity import Identity, PeerId
-from ..messages import Commit, Heartbeat, NodePhase
+from ..messages import Commit, Heartbeat
 from ..round_machine import Acceptor, Event, PeerView, Phase, Received, RoundState
 from ..spec import Genesis, MembershipConfig, TimingConfig
+from ..values import NodePhase
 from .behaviours import Behaviour
 
 

@@ -22,7 +22,8 @@ from dataclasses import dataclass, field
 
 from ..identity import PeerId
 from ..leader import permutation
-from ..messages import Commit, Plan, PlanMessage, Promise, Proposal, Vote
+from ..messages import Commit, PlanMessage, Promise, Proposal, Vote
+from ..record import Plan
 from ..round_machine import Action, Decide, GiveUp, Received, Send, StartExchange
 from .faulty import FaultySwarm
 from .nodes import Node, Violation, digest, state_hash

@@ -7,7 +7,7 @@ from typing import Literal, TypeAlias
 
 from ..budget import target_steps
 from ..identity import PeerId
-from ..messages import Plan
+from ..record import Plan
 from .trainers import InnerLoop, StepRule
 
 StepRuleName: TypeAlias = Literal["fixed", "budget"]

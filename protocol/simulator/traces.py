@@ -13,10 +13,10 @@ from typing import Annotated, Literal, Self
 
 from pydantic import Field, ValidationError, model_validator
 
-from ..messages import Frozen
 from ..parsing import canonical_json
 from ..spec import SpecError, TimingConfig
 from ..spec_text import explain, read_text
+from ..values import Frozen
 from .behaviours import BEHAVIOURS
 
 _PACKAGE = "atoll.protocol.simulator"

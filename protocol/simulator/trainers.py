@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from typing import TypeAlias
 
 from ..identity import PeerId
-from ..messages import Plan
+from ..record import Plan
 from .nodes import Node
 from .world import World
 

@@ -10,7 +10,8 @@ from collections.abc import Callable, Iterable
 from dataclasses import dataclass, replace
 
 from ..amendments import UnknownRules
-from ..messages import Commit, Record
+from ..messages import Commit
+from ..record import Record
 from ..standing import Standing
 
 VerifyCommit = Callable[[Commit, Standing], None]

@@ -16,7 +16,7 @@ from pathlib import Path
 from typing import TypeVar
 
 from ..identity import PeerId
-from ..messages import Commit, Frozen
+from ..messages import Commit
 from ..offload import off_loop
 from ..parsing import Unreadable, parse
 from ..payload import read_answer, read_payload
@@ -30,6 +30,7 @@ from ..transport import (
     StreamClosed,
     Transport,
 )
+from ..values import Frozen
 from ..wakeup import Signal
 from .chain import Chain, InvalidChain, RulesMissing, VerifyCommit
 from .planning import Certifier, LeafQueue, Uncertified, newest

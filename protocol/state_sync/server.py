@@ -7,13 +7,14 @@ from collections.abc import Callable, Sequence
 from concurrent.futures import Executor
 from typing import ParamSpec, Protocol, TypeVar
 
-from ..messages import Commit, Digest
+from ..messages import Commit
 from ..offload import off_loop
 from ..parsing import Unreadable, parse_any
 from ..payload import NO, YES, write_payload
 from ..quotas import STATE_STREAMS_PER_PEER
 from ..stream_limit import StreamLimit
 from ..transport import Buffer, ByteStream, RemoteProtocolError, Transport
+from ..values import Digest
 from .pacing import Pacer
 from .snapshot import SnapshotManifest
 from .wire import (

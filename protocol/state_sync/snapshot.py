@@ -11,8 +11,8 @@ from pydantic import Field
 
 from ...kernels.hash_tree import LEAF_BYTES, leaf_digest, root
 from ..durable import sync_folder
-from ..messages import Count, Digest, Frozen, Round
 from ..transport import Buffer
+from ..values import Count, Digest, Frozen, Round
 
 
 class SnapshotManifest(Frozen):

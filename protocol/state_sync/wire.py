@@ -6,7 +6,7 @@ from typing import Annotated, Any, Literal
 
 from pydantic import Field, TypeAdapter
 
-from ..messages import Count, Digest, Frozen, Round
+from ..values import Count, Digest, Frozen, Round
 
 PROTOCOL = "state"
 MAX_REQUEST_BYTES = 256

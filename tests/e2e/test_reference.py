@@ -16,7 +16,8 @@ from atoll.kernels.hash_tree import root
 from atoll.node.replica import initial_state_hash, leaf_digests, state_context
 from atoll.node.run_spec import RunSpec, load_run_spec
 from atoll.protocol.chunks import Contribution
-from atoll.protocol.messages import Commit, Member, Plan
+from atoll.protocol.messages import Commit
+from atoll.protocol.record import Member, Plan
 from atoll.training.data import Lease, TextData
 from atoll.training.flat import initial_state
 from atoll.training.inner_loop import InnerLoop

@@ -9,6 +9,7 @@ from atoll.kernels.codec import codec
 from atoll.kernels.hash_tree import leaf_digest
 from atoll.protocol import envelope as e
 from atoll.protocol import messages as m
+from atoll.protocol import record as r
 from atoll.protocol.chunks import Contribution, span_digest
 from atoll.protocol.identity import Identity
 from atoll.protocol.signed_results import signed
@@ -36,8 +37,8 @@ def _vector() -> bytes:
 
 VECTOR = _vector()
 CONTRIBUTION = Contribution.of(GRID, VECTOR, round_number=1, tokens=7)
-MEMBER = m.Member(peer=ME.peer_id, tokens=7, squared_norm=CONTRIBUTION.squared_norm, commitment=CONTRIBUTION.commitment)
-PLAN = m.Plan(
+MEMBER = r.Member(peer=ME.peer_id, tokens=7, squared_norm=CONTRIBUTION.squared_norm, commitment=CONTRIBUTION.commitment)
+PLAN = r.Plan(
     lineage=0,
     fragment=0,
     round=1,
@@ -46,7 +47,7 @@ PLAN = m.Plan(
     parent=RUN,
     parent_state=ZERO,
     members=(MEMBER,),
-    spans=(m.Span(first_chunk=0, num_chunks=GRID.num_chunks, owner=ME.peer_id),),
+    spans=(r.Span(first_chunk=0, num_chunks=GRID.num_chunks, owner=ME.peer_id),),
     roster=(ME.peer_id,),
     next_roster=(ME.peer_id,),
     data_cursor=8,
@@ -54,9 +55,9 @@ PLAN = m.Plan(
     attempt_timeout_s=60.0,
 )
 RESULT = signed(
-    ME, m.SpanResult(plan=PLAN.content_id(), span=0, included=(True,), digest=span_digest(GRID, PLAN.spans[0], VECTOR))
+    ME, r.SpanResult(plan=PLAN.content_id(), span=0, included=(True,), digest=span_digest(GRID, PLAN.spans[0], VECTOR))
 )
-RECORD = m.Record(plan=PLAN, results=(RESULT,))
+RECORD = r.Record(plan=PLAN, results=(RESULT,))
 VOTE = m.Vote(fragment=0, round=1, ballot=0, record=RECORD.content_id())
 COMMIT = m.Commit(record=RECORD, ballot=0, votes=(e.seal(ME, HEADER, VOTE).hex(),))
 HEARTBEAT = m.Heartbeat(

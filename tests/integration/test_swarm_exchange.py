@@ -13,7 +13,7 @@ from atoll.kernels.codec import codec
 from atoll.protocol.chunks import ChunkGrid, Contribution
 from atoll.protocol.exchange import Exchange, ExchangeEvent, ExchangeReport, ExchangeSettings, MemberExcluded, SpanInbox
 from atoll.protocol.identity import Identity
-from atoll.protocol.messages import Member, Plan, Record, Span
+from atoll.protocol.record import Member, Plan, Record, Span
 from atoll.protocol.result_transfer import ResultFetcher, ResultServer
 from atoll.protocol.results import ResultStore
 from atoll.protocol.signed_results import signed

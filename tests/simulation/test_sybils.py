@@ -8,8 +8,8 @@ import numpy as np
 import pytest
 
 from atoll.protocol.identity import PeerId
-from atoll.protocol.messages import Plan
 from atoll.protocol.quorum import quorum_of
+from atoll.protocol.record import Plan
 from atoll.protocol.simulator import World, world_genesis
 from atoll.protocol.simulator.nodes import people
 from atoll.protocol.spec import Genesis, TrustConfig

@@ -23,7 +23,7 @@ from atoll.protocol.chunks import (
 )
 from atoll.protocol.commitments import Tree
 from atoll.protocol.identity import Identity
-from atoll.protocol.messages import Span
+from atoll.protocol.record import Span
 
 OWNER = Identity.from_seed(bytes(32)).peer_id
 digests = st.binary(min_size=32, max_size=32)

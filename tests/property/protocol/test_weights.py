@@ -17,7 +17,7 @@ from atoll.protocol.admission import refusals
 from atoll.protocol.aggregation import reduce_chunk
 from atoll.protocol.chunks import Contribution
 from atoll.protocol.identity import Identity
-from atoll.protocol.messages import Member, Newcomer, Plan, Span
+from atoll.protocol.record import Member, Newcomer, Plan, Span
 from atoll.protocol.spec import LimitsConfig, TrustConfig
 from atoll.protocol.weights import MAX_TOKENS_FACTOR, capped_shares, weights
 

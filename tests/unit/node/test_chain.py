@@ -6,7 +6,8 @@ import pytest
 
 from atoll.node.chain import Chain
 from atoll.protocol.identity import Identity
-from atoll.protocol.messages import Commit, Member, Plan, Record, Span
+from atoll.protocol.messages import Commit
+from atoll.protocol.record import Member, Plan, Record, Span
 
 PEER = Identity.from_seed(b"c" * 32).peer_id
 

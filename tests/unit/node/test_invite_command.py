@@ -15,7 +15,8 @@ from atoll.node.invitation import kept_in, own_ticket, read_invite
 from atoll.node.run_spec import load_run_spec
 from atoll.protocol.identity import Identity
 from atoll.protocol.invites import check, guests_after, make
-from atoll.protocol.messages import Commit, Member, Plan, Record, Span, SpanResult
+from atoll.protocol.messages import Commit
+from atoll.protocol.record import Member, Plan, Record, Span, SpanResult
 from atoll.protocol.standing import Standing
 from atoll.protocol.tickets import Admission, Ticket
 

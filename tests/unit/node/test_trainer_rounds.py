@@ -12,8 +12,9 @@ from atoll.kernels.codec import codec
 from atoll.node.trainer_rounds import Terms, TrainerRounds, num_steps_of
 from atoll.protocol.chunks import ChunkGrid, Contribution
 from atoll.protocol.identity import Identity, PeerId
-from atoll.protocol.messages import Commit, Member, Plan, Record, Span
+from atoll.protocol.messages import Commit
 from atoll.protocol.outcomes import Aborted, Outcome
+from atoll.protocol.record import Member, Plan, Record, Span
 from atoll.protocol.standing import Standing
 from atoll.training import reducer
 from atoll.training.config import InnerConfig

@@ -6,8 +6,9 @@ import pytest
 
 from atoll.node.view import Clocks, OwnPeer, clock_offset_s, participants, peer_infos, shares
 from atoll.protocol.identity import Identity
-from atoll.protocol.messages import Heartbeat, Newcomer, Provisional
+from atoll.protocol.messages import Heartbeat, Provisional
 from atoll.protocol.peers import PeerInfo
+from atoll.protocol.record import Newcomer
 from atoll.protocol.round_machine import Phase
 from atoll.protocol.simulator import World, world_genesis
 from atoll.protocol.standing import Standing

@@ -10,12 +10,13 @@ from pathlib import Path
 
 import pytest
 
-from atoll.protocol import envelope, messages, parsing
+from atoll.protocol import envelope, parsing
 from atoll.protocol.envelope import Header
 from atoll.protocol.identity import Identity, PeerId
 from atoll.protocol.memory import MemoryTransport, Unreachable
 from atoll.protocol.messages import Attest, Commit, CommitRequest, Heartbeat, Message, Prepare, Ready
 from atoll.protocol.outcomes import Committed
+from atoll.protocol.record import Plan
 from atoll.protocol.results import ResultStore
 from atoll.protocol.round_machine import Acceptor
 from atoll.protocol.transport import Buffer
@@ -331,7 +332,7 @@ async def test_a_contribution_survives_a_vote_disk_that_is_full_for_a_while(swar
 
 
 async def test_a_commit_that_the_disk_does_not_take_is_applied_when_it_does(swarm: Swarm, monkeypatch):
-    monkeypatch.setattr("atoll.protocol.round_loop._DISK_RETRY_S", 0.02)
+    monkeypatch.setattr("atoll.protocol.decided._DISK_RETRY_S", 0.02)
     for person in PEOPLE[:3]:
         await swarm.start(person)
     node = swarm.nodes[PEOPLE[0].peer_id]
@@ -356,7 +357,7 @@ async def test_results_that_the_disk_does_not_take_are_fetched_when_it_does(swar
         await swarm.start(person)
     node, attempt, num_tries = swarm.nodes[PEOPLE[0].peer_id], ResultStore.attempt, 0
 
-    def attempt_at_the_third(store: ResultStore, plan: messages.Plan):
+    def attempt_at_the_third(store: ResultStore, plan: Plan):
         nonlocal num_tries
         if store is node.driver.results:
             num_tries += 1

@@ -7,17 +7,8 @@ from dataclasses import replace
 import pytest
 
 from atoll.protocol.identity import PeerId
-from atoll.protocol.messages import (
-    Accepted,
-    PlanMessage,
-    Prepare,
-    Promise,
-    Proposal,
-    Record,
-    SpanDone,
-    SpanFailed,
-    Vote,
-)
+from atoll.protocol.messages import Accepted, PlanMessage, Prepare, Promise, Proposal, SpanDone, SpanFailed, Vote
+from atoll.protocol.record import Record
 from atoll.protocol.round_machine import (
     Acceptor,
     Contributed,

@@ -33,7 +33,8 @@ from atoll.protocol.evidence import (
 )
 from atoll.protocol.evidence_store import EvidenceStore
 from atoll.protocol.identity import Identity
-from atoll.protocol.messages import Member, Plan, PlanMessage, Proposal, Record, Span, SpanResult
+from atoll.protocol.messages import PlanMessage, Proposal
+from atoll.protocol.record import Member, Plan, Record, Span, SpanResult
 from atoll.protocol.result_signer import AlreadySigned, ResultSigner
 from atoll.protocol.signed_results import is_signed, signed
 from atoll.protocol.simulator import world_genesis

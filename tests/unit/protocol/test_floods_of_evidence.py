@@ -16,9 +16,9 @@ from atoll.protocol.evidence import TwoResults, encode_header, encode_payload
 from atoll.protocol.evidence_store import EvidenceStore
 from atoll.protocol.identity import Identity, PeerId
 from atoll.protocol.memory import MemoryNetwork
-from atoll.protocol.messages import MAX_MEMORY, Amendments, Heartbeat, MemoryRequest, Proposal, SpanResult
+from atoll.protocol.messages import MAX_MEMORY, Amendments, Heartbeat, MemoryRequest, Proposal
 from atoll.protocol.payload import NO, YES
-from atoll.protocol.record import Record, Span
+from atoll.protocol.record import Record, Span, SpanResult
 from atoll.protocol.round_machine import Received
 from atoll.protocol.signed_results import signed
 from atoll.protocol.transport import ByteStream, StreamClosed

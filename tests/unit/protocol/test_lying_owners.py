@@ -19,8 +19,9 @@ from atoll.protocol.evidence_store import EvidenceStore
 from atoll.protocol.exchange import owner as owners
 from atoll.protocol.identity import PeerId
 from atoll.protocol.leader import permutation
-from atoll.protocol.messages import Accepted, Member, Plan, PlanMessage, Prepare, Promise, Record, Span, SpanResult
+from atoll.protocol.messages import Accepted, PlanMessage, Prepare, Promise
 from atoll.protocol.outcomes import Committed
+from atoll.protocol.record import Member, Plan, Record, Span, SpanResult
 from atoll.protocol.signed_results import signed
 from atoll.protocol.transport import Buffer, RemoteProtocolError
 from atoll.protocol.weights import weights

@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
-from atoll.protocol.messages import Plan
 from atoll.protocol.outcomes import committed
+from atoll.protocol.record import Plan
 from atoll.protocol.simulator import World, world_genesis
 
 

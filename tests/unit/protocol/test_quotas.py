@@ -14,8 +14,9 @@ from atoll.protocol.chunks import ChunkGrid, span_digest
 from atoll.protocol.early import EarlyMessages
 from atoll.protocol.event_queue import EventQueue
 from atoll.protocol.identity import Identity, PeerId
-from atoll.protocol.messages import Attest, Plan, Prepare, Record, Span, SpanResult
+from atoll.protocol.messages import Attest, Prepare
 from atoll.protocol.quotas import GUARANTEED_BYTES, Meter, Shares
+from atoll.protocol.record import Plan, Record, Span, SpanResult
 from atoll.protocol.results import ResultStore
 from atoll.protocol.round_machine import Received
 from atoll.protocol.transport import MAX_COUNTED_PEERS, MAX_MESSAGE_BYTES, Traffic

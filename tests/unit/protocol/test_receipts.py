@@ -5,8 +5,9 @@ import pytest
 from atoll.protocol.commitments import Leaf
 from atoll.protocol.envelope import Header, seal
 from atoll.protocol.identity import Identity
-from atoll.protocol.messages import Attest, Commit, Member, Plan, Record, Span, SpanResult
+from atoll.protocol.messages import Attest, Commit
 from atoll.protocol.receipts import FIRST, InvalidReceipt, Receipt, check_chain, parse, statements, statements_root
+from atoll.protocol.record import Member, Plan, Record, Span, SpanResult
 
 RUN = "ab" * 32
 PEOPLE = [Identity.from_seed(bytes([number]) * 32) for number in range(1, 6)]

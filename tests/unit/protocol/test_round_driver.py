@@ -12,7 +12,7 @@ import numpy as np
 import pytest
 
 from atoll.kernels.codec import codec
-from atoll.protocol import round_loop
+from atoll.protocol import decided
 from atoll.protocol.chunks import ChunkGrid, Contribution
 from atoll.protocol.identity import Identity, PeerId
 from atoll.protocol.leader import permutation
@@ -309,7 +309,7 @@ async def test_a_leader_with_a_full_disk_says_so_and_never_leads_or_votes(swarm,
 @pytest.mark.parametrize("swarm", [1], indirect=True)
 async def test_what_a_full_disk_held_up_happens_once_there_is_space_again(swarm, monkeypatch):
     """Alone, so that nobody else can bring the round to its end; said once, however often it is tried."""
-    monkeypatch.setattr(round_loop, "_DISK_RETRY_S", 0.05)
+    monkeypatch.setattr(decided, "_DISK_RETRY_S", 0.05)
     node = swarm.nodes[PEOPLE[0].peer_id]
     save, failures = node.driver._votes.save, iter(range(3))
 

@@ -10,20 +10,17 @@ from atoll.protocol.envelope import Header, seal
 from atoll.protocol.identity import Identity
 from atoll.protocol.messages import (
     Commit,
-    Member,
     Nack,
-    Plan,
     PlanMessage,
     Prepare,
     Promise,
     Proposal,
     Ready,
-    Record,
     SpanDone,
     SpanFailed,
-    SpanResult,
     Vote,
 )
+from atoll.protocol.record import Member, Plan, Record, SpanResult
 from atoll.protocol.round_machine import (
     Acceptor,
     Contributed,

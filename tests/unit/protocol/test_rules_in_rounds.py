@@ -6,8 +6,9 @@ from dataclasses import replace
 
 import pytest
 
-from atoll.protocol.messages import Accepted, Newcomer, PlanMessage, Promise, Proposal
+from atoll.protocol.messages import Accepted, PlanMessage, Promise, Proposal
 from atoll.protocol.quorum import Quorum, has_witnesses, quorum_of
+from atoll.protocol.record import Newcomer
 from atoll.protocol.round_machine import Received, ResultsHeld, Send, advance, begin
 from atoll.protocol.round_machine.values import Acceptor, Preparing
 from atoll.protocol.spec import MembershipConfig

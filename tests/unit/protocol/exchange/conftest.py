@@ -24,7 +24,7 @@ from atoll.protocol.exchange import (
 from atoll.protocol.exchange.wire import SpanHeader
 from atoll.protocol.identity import Identity, PeerId
 from atoll.protocol.memory import MemoryNetwork
-from atoll.protocol.messages import Member, Plan, Record, Span
+from atoll.protocol.record import Member, Plan, Record, Span
 from atoll.protocol.results import ResultStore
 from atoll.protocol.signed_results import signed
 from atoll.protocol.spec import LimitsConfig, TrustConfig

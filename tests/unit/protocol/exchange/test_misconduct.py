@@ -13,7 +13,7 @@ from atoll.protocol.commitments import Leaf, Tree
 from atoll.protocol.exchange import MemberExcluded, check_plan
 from atoll.protocol.exchange.wire import ACKNOWLEDGED
 from atoll.protocol.memory import CorruptStream
-from atoll.protocol.messages import SpanResult
+from atoll.protocol.record import SpanResult
 from atoll.protocol.signed_results import signed
 from atoll.protocol.transport import RemoteProtocolError, StreamClosed
 

@@ -12,7 +12,7 @@ from atoll.kernels.codec import codec
 from atoll.protocol.chunks import ChunkGrid, span_chunks, span_digest, span_range
 from atoll.protocol.identity import Identity
 from atoll.protocol.memory import CorruptStream, CutStream
-from atoll.protocol.messages import Span
+from atoll.protocol.record import Span
 from atoll.protocol.result_transfer import ResultFetcher, ResultServer, ResultsUnavailable
 from atoll.protocol.results import ResultBuffer, ResultStore
 from atoll.protocol.transport import StreamClosed

@@ -12,7 +12,8 @@ from atoll.kernels.hash_tree import LEAF_BYTES, leaf_digests
 from atoll.protocol.envelope import Header, seal
 from atoll.protocol.identity import Identity, PeerId
 from atoll.protocol.memory import MemoryNetwork
-from atoll.protocol.messages import Attest, Commit, Member, Plan, Record, Span, SpanResult
+from atoll.protocol.messages import Attest, Commit
+from atoll.protocol.record import Member, Plan, Record, Span, SpanResult
 from atoll.protocol.standing import Standing
 from atoll.protocol.state_sync import (
     Certifier,
