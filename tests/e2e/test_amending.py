@@ -36,7 +36,9 @@ def test_pause_rollback_learning_rate_finish_and_resume_reach_every_node(tmp_pat
             node.start()
         operator.wait_for_round(2, 90)
 
-        paused_round = amend(operator, "pause")["from_round"]
+        # Rounds take a third of a second here, and a node looks for what was submitted once a second.
+        from_round = max(event["round"] for event in rounds(operator.events)) + 8
+        paused_round = amend(operator, "pause", "--from-round", str(from_round))["from_round"]
         for node in nodes:
             node.wait_for("the pause", paused, 60)
         assert {max(event["round"] for event in rounds(node.events)) for node in nodes} == {paused_round - 1}
