@@ -53,6 +53,13 @@ def status_of(node: Node) -> dict[str, Any]:
     return json.loads(subprocess.run(command, capture_output=True, text=True, timeout=60).stdout)
 
 
+def meets_the_other(home: Node) -> bool:
+    """Whether a home is relayed, and has met the other home that way."""
+    snapshot = status_of(home)
+    reach = [peer["reach"] for peer in snapshot["peers"] if not peer["is_self"]]
+    return snapshot["network"]["is_relayed"] and sorted(filter(None, reach)) == ["direct", "direct", "relayed"]
+
+
 def test_net_01_two_homes_behind_routers_train_with_two_public_nodes(tmp_path: Path) -> None:
     if missing := why_no_translation():
         pytest.skip(f"NOT TESTED, homes behind routers: {missing}")
@@ -62,6 +69,8 @@ def test_net_01_two_homes_behind_routers_train_with_two_public_nodes(tmp_path: P
         for node in nodes:
             node.wait_for_round(NUM_ROUNDS, 60)
         homes = nodes[2:]
+        # rounds may be faster than the relays are found
+        eventually("the homes meet through relays", lambda: all(meets_the_other(home) for home in homes), 60)
         shown = [status_of(home) for home in homes]
         commits = journalled_commits(nodes[0])
     assert all(len(hashes) == 1 for hashes in hashes_by_round(nodes).values())
