@@ -214,7 +214,10 @@ class Node:
     def points(self) -> list[str]:
         """Names of the journalled points, oldest first."""
         with sqlite3.connect(f"file:{self.folder / 'journal.sqlite'}?mode=ro", uri=True) as connection:
-            return [row[0] for row in connection.execute("SELECT point FROM events ORDER BY id")]
+            try:
+                return [row[0] for row in connection.execute("SELECT point FROM events ORDER BY id")]
+            except sqlite3.OperationalError:  # the node has only just begun its journal
+                return []
 
     def kill(self) -> None:
         """SIGKILL, as a power cut would."""
