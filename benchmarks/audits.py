@@ -69,7 +69,7 @@ def genesis_of(people: list[Identity], num_chunks: int) -> Genesis:
         operators=roster[:1],
         model={},
         membership=MembershipConfig(roster=roster),
-        trust=TrustConfig(audited_chunks=num_chunks),
+        trust=TrustConfig(audited_chunks=num_chunks, audited_share=1024.0),
     )
 
 

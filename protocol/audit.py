@@ -1,9 +1,10 @@
 """The audit of owners: before it votes, a member recomputes a few chunks of other owners' means, chosen in private.
 
 Nobody can know which chunks a member will look at, so that an owner that alters a share s of its span passes n auditors
-of k chunks each with a probability of (1 − s)^(n·k) at most. What a mean must be is a function of the plan and of the
-committed contributions (`evidence.true_mean`); the owner keeps those until the round is decided and shows them with
-their proofs, and where it does not, each member shows its own. A chunk that differs is a `Lie` that convinces anybody.
+of k chunks each (`sample_size`) with a probability of (1 − s)^(n·k) at most. What a mean must be is a function of the
+plan and of the committed contributions (`evidence.true_mean`); the owner keeps those until the round is decided and
+shows them with their proofs, and where it does not, each member shows its own. A chunk that differs is a `Lie` that
+convinces anybody.
 
 On an ``audit`` stream the auditor asks for a chunk at a time (plan id, chunk as 4 bytes); the answer is `payload.NO`,
 or `payload.YES`, a frame with one byte per member of the plan (1 if its part follows), and the parts (`evidence.Part`),
@@ -33,13 +34,24 @@ from .offload import off_loop
 from .payload import NO, YES, read_answer, read_payload, write_payload
 from .quotas import AUDIT_STREAMS_PER_PEER
 from .record import Plan, Record, SpanResult
-from .spec import Genesis
+from .spec import Genesis, TrustConfig
 from .stream_limit import StreamLimit
 from .transport import Buffer, ByteStream, PeerUnreachable, RemoteProtocolError, StreamClosed, Transport
 
 PROTOCOL = "audit"
 _REQUEST = struct.Struct("<32sI")
 _RANDOM = random.SystemRandom()
+
+
+def sample_size(trust: TrustConfig, grid: ChunkGrid, num_members: int, generator: random.Random = _RANDOM) -> int:
+    """How many chunks a member audits in this round, so that audits cost what the run allows on average.
+
+    Each costs the encoded chunks of all members. Where not even one fits (a model of a few chunks), one is drawn in
+    that fraction of the rounds: a liar cannot tell in which, and is caught a few rounds later.
+    """
+    fitting = trust.audited_share * grid.total_encoded / (num_members * grid.encoded_bytes(0))
+    whole = int(fitting)
+    return min(trust.audited_chunks, whole + (generator.random() < fitting - whole))
 
 
 def draw(plan: Plan, me: PeerId, count: int, generator: random.Random = _RANDOM) -> dict[int, list[int]]:
@@ -151,7 +163,8 @@ class Auditor:
     async def audit(self, record: Record, mean: memoryview, genesis: Genesis, limit_s: float) -> Findings:
         """Recompute a sample of the encoded ``mean`` of ``record``, in at most ``limit_s``."""
         started_s, findings = time.perf_counter(), Findings()
-        drawn = draw(record.plan, self._me, genesis.trust.audited_chunks)
+        count = sample_size(genesis.trust, self._grid, len(record.plan.members))
+        drawn = draw(record.plan, self._me, count)
         findings.num_drawn = sum(map(len, drawn.values()))
         jobs = [
             asyncio.create_task(self._audit_span(record, record.results[span], chunks, mean, genesis, findings))

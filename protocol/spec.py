@@ -139,7 +139,9 @@ class TrustConfig(Frozen):
     probation_rounds: Annotated[int, Field(ge=0, le=2**20)] = 0
     """A new member's contribution weighs nothing in this many rounds."""
     audited_chunks: Annotated[int, Field(ge=0, le=1024)] = 8
-    """Chunks of other owners' means that each member recomputes per round, chosen in private. 0: none."""
+    """Most chunks of other owners' means that a member recomputes per round, chosen in private. 0: none."""
+    audited_share: Annotated[float, Field(gt=0, le=1024)] = 0.25
+    """What these may cost on average, as a share of the bytes of one encoded contribution."""
 
 
 class RecoveryConfig(Frozen):

@@ -22,16 +22,18 @@ _FLOAT32_BYTES = 4
 
 
 def summary_lines(spec: RunSpec) -> list[str]:
-    """What joining means, before anything is started. Traffic is an upper bound: twice the encoded update a round."""
+    """What joining means, before anything is started. Traffic: at most twice the encoded update a
+    round, and what audits cost on average."""
     genesis, model = spec.genesis, spec.training.model
     num_parameters = spec.layout.num_elements
     bytes_per_value = _FLOAT32_BYTES if genesis.exchange.codec == "float32" else 1.01
+    traffic_bytes = (2 + genesis.trust.audited_share) * num_parameters * bytes_per_value
     last = genesis.stop.num_rounds
     return [
         f"run      {genesis.name} ({genesis.run_id[:8]}…), signed by …{spec.signer[-5:]}",
         f"model    {num_parameters:,} parameters, {model.num_layers} layers; data {spec.training.data.source}",
         f"rounds   {f'ends after {last}' if last else 'open-ended'}, {spec.training.inner.num_steps} inner steps each",
-        f"traffic  up to {bytes_text(2 * num_parameters * bytes_per_value)} sent a round, as much received",
+        f"traffic  up to {bytes_text(traffic_bytes)} sent a round, as much received",
         "privacy  the run’s peers see your IP address and the name of your node; your data stay where they are",
     ]
 

@@ -56,7 +56,9 @@ async def swarm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch, request: pytest
                         "quorum_timeout_s": 200.0,
                     }
                 ),
-                "trust": genesis.trust.model_copy(update={"audited_chunks": getattr(request, "param", NUM_CHUNKS)}),
+                "trust": genesis.trust.model_copy(
+                    update={"audited_chunks": getattr(request, "param", NUM_CHUNKS), "audited_share": 1024.0}
+                ),
             }
         ),
     )
