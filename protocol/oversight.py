@@ -158,6 +158,8 @@ class Oversight:
         timing = self._genesis.timing
         limit_s = min(timing.progress_timeout_s, timing.attempt_timeout_s * _SHARE_OF_ATTEMPT)
         findings = await self._auditor.audit(record, mean, self._genesis, limit_s)
+        if findings.refused:  # who has decided the round has nothing to show any more: then the commit ends this here
+            await asyncio.sleep(timing.heartbeat_interval_s)
         self._journal(record, findings)
         for lie in findings.lies:
             await self._prosecute(lie)
