@@ -7,7 +7,6 @@ and encoding) the owner of each span checks chunk by chunk.
 from __future__ import annotations
 
 import math
-from collections import Counter
 from collections.abc import Sequence
 from dataclasses import dataclass
 from statistics import median_low
@@ -44,13 +43,3 @@ def refusals(members: Sequence[Member]) -> dict[int, Refusal]:
         return refused
     limit = ABSURD_FACTOR * median_low(norms.values())
     return refused | {i: Refusal("absurd norm", norm, limit) for i, norm in norms.items() if norm > limit}
-
-
-def copies(members: Sequence[Member]) -> dict[int, int]:
-    """Members whose commitment others have too -> how many have it.
-
-    They are not refused, since a thief of a commitment (it is public before the bytes are) would get its victim
-    refused; instead all that deliver the bytes count as one (`weights.weights`). A thief without them cannot.
-    """
-    counts = Counter(member.commitment for member in members)
-    return {i: counts[member.commitment] for i, member in enumerate(members) if counts[member.commitment] > 1}

@@ -22,7 +22,7 @@ import math
 import random
 from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, field, replace
+from dataclasses import dataclass, field
 
 from ..identity import PeerId
 
@@ -96,9 +96,6 @@ class Network:
         """Reconnect a peer otherwise, as with a slower line. What is booked already keeps its time."""
         self.links[peer] = link
         self._has_direct = self._has_direct and not link.is_dial_out_only
-
-    def set_loss(self, loss: float, duplication: float) -> None:
-        self.model = replace(self.model, loss=loss, duplication=duplication)
 
     def partition(self, *groups: Iterable[PeerId]) -> None:
         """Only peers of one group hear each other; a peer of no group hears everybody. Replaces earlier cuts."""
