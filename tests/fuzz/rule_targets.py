@@ -11,7 +11,7 @@ from atoll.node.amendment_store import AmendmentStore
 from atoll.protocol.amendments import MAX_AMENDMENT_BYTES, Amendment, InvalidAmendment, RunRules
 from atoll.protocol.changes import Finish, Reset
 from atoll.protocol.quorum import quorum_of
-from atoll.protocol.recollection import Recollection
+from atoll.protocol.recollection import Recollection, is_of_earlier_life
 from atoll.protocol.recovery import Recovery
 from atoll.protocol.simulator.faults import Crash, FaultSchedule
 from atoll.protocol.simulator.traces import Trace
@@ -53,9 +53,8 @@ def _collect(path: Path) -> None:
 def _remember(data: bytes) -> None:
     """``data``: what another founder says that we have signed."""
     quorum = quorum_of(GENESIS, GENESIS.membership.roster, 1)
-    memory = Recollection(
-        ex.ME.peer_id, ex.RUN, 0, quorum, lambda _: False, began_s=0.0, patience_s=0.0
-    )  # fmt: skip
+    me, is_earlier = ex.ME.peer_id, lambda raw: is_of_earlier_life(raw, ex.ME.peer_id, ex.RUN, lambda _: False)
+    memory = Recollection(me, quorum, is_earlier, began_s=0.0, patience_s=0.0)
     memory.note(ex.ME.peer_id, data)
     accepted(memory._has_evidence)
 
