@@ -43,7 +43,7 @@ from .outcomes import Aborted, Committed, Outcome, RoundEvent
 from .oversight import Oversight
 from .peers import PeerInfo, PeerTable
 from .points import Observer, Points
-from .recovery import Recovery
+from .recovery import Recovery, ResetFile
 from .reduction import Reduction
 from .replica import Replica
 from .result_signer import ResultSigner
@@ -140,7 +140,7 @@ class RoundDriver:
             num_chunks=grid.num_chunks,
             votes=self._votes,
             mail=self._mail,
-            recovery=Recovery(identity, folder / "resets.jsonl", clock),
+            recovery=Recovery(identity, ResetFile(folder / "resets.jsonl"), clock),
             peers=self._peers,
             points=self._points,
             commits=commits,

@@ -12,7 +12,7 @@ from atoll.protocol.amendments import MAX_AMENDMENT_BYTES, Amendment, InvalidAme
 from atoll.protocol.changes import Finish, Reset
 from atoll.protocol.quorum import quorum_of
 from atoll.protocol.recollection import Recollection, is_of_earlier_life
-from atoll.protocol.recovery import Recovery
+from atoll.protocol.recovery import Recovery, ResetFile
 from atoll.protocol.simulator.faults import Crash, FaultSchedule
 from atoll.protocol.simulator.traces import Trace
 from atoll.protocol.spec import Genesis, MembershipConfig, SpecError
@@ -60,7 +60,7 @@ def _remember(data: bytes) -> None:
 
 
 def _sign_reset(path: Path) -> None:
-    accepted(Recovery(ex.ME, path, lambda: 0.0)._sign(RESET))
+    accepted(Recovery(ex.ME, ResetFile(path), lambda: 0.0)._sign(RESET))
 
 
 RULE_TARGETS = (
@@ -100,7 +100,7 @@ RULE_TARGETS = (
         "the resets that a delegate has signed",
         in_file("resets.jsonl", _sign_reset),
         [b"", json.dumps({"number": 1, "digest": RESET.digest}).encode() + b"\n"],
-        ("protocol/recovery.py:_read",),
+        ("protocol/recovery.py:ResetFile.known",),
         refusals=(OSError, Refused),
         max_bytes=FILE_BYTES,
     ),
