@@ -14,6 +14,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Annotated, Any
 
 from pydantic import Field, TypeAdapter, ValidationError
@@ -145,7 +146,7 @@ class RunRules:
     def _last_keys(self) -> Keys | None:
         return next((a.change for a in reversed(self.amendments) if isinstance(a.change, Keys)), None)
 
-    @property
+    @cached_property
     def fork(self) -> Rollback | None:
         """Where the present lineage begins; None: with the genesis."""
         return next((a.change for a in reversed(self.amendments) if isinstance(a.change, Rollback)), None)

@@ -58,18 +58,23 @@ class Memories:
         """What ``peer`` has heard of us."""
         if self._recollection is not None and peer in self._book.rules.genesis.membership.roster:
             self._recollection.note(peer, None if memory.envelope is None else bytes.fromhex(memory.envelope))
-            self.ask()
+            self._conclude()
 
     def ask(self) -> None:
         """Ask who has not answered yet; once it is clear, the round loop votes, or abstains. Call it regularly."""
+        self._conclude()
+        if self._recollection is not None and (unasked := self._recollection.unasked(self._alive())):
+            self._mail.post(unasked, MemoryRequest(round=self._replica.head_round + 1))
+
+    def _conclude(self) -> None:
         if self._recollection is None:
             return
-        now_s, round_number = self._clock(), self._replica.head_round + 1
-        timeout_s = self._book.rules.at(round_number).timing.heartbeat_timeout_s
-        alive = {peer for peer, info in self._peers.all.items() if info.is_alive(now_s, timeout_s)}
-        verdict = self._recollection.verdict(alive, now_s)
+        verdict = self._recollection.verdict(self._alive(), self._clock())
         if verdict is not Verdict.UNSURE:
             self._recollection = None
             self._tell(Recollected(has_forgotten=verdict is Verdict.FORGOT))
-        elif unasked := self._recollection.unasked(alive):
-            self._mail.post(unasked, MemoryRequest(round=round_number))
+
+    def _alive(self) -> set[PeerId]:
+        now_s, rules = self._clock(), self._book.rules.at(self._replica.head_round + 1)
+        timeout_s = rules.timing.heartbeat_timeout_s
+        return {peer for peer, info in self._peers.all.items() if info.is_alive(now_s, timeout_s)}

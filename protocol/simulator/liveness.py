@@ -30,6 +30,8 @@ class LivenessProbes:
             + timing.attempt_timeout_s
         )
         """Until everybody is level and has one round more: deadline, staggered takeovers, one repair."""
+        self.learn_s = 10 * timing.heartbeat_interval_s
+        """Until everybody has heard of all amendments."""
         self.repair_s = timing.attempt_timeout_s + 2 * timing.heartbeat_timeout_s + timing.progress_timeout_s
         """One death: its detection, the lost attempt, the repair."""
         self.at_once_s = 2.0 + 0.05 * num_peers
@@ -52,31 +54,57 @@ class LivenessProbes:
     def _up(self) -> list[Node]:
         return [node for node in self._swarm.nodes.values() if node.is_up]
 
+    def _place(self, node: Node) -> tuple[int, int]:
+        """Lineage, and rounds that are applied."""
+        return self._swarm.statutes.lineage_of(node), len(node.disk.commits)
+
+    def _head(self) -> Node:
+        """Who is furthest, in the newest lineage."""
+        return max(self._up, key=self._place)
+
     def _newest(self) -> int:
-        return max(len(node.disk.commits) for node in self._swarm.nodes.values())
+        return self._place(self._head())[1]
 
     def _have(self, peers: Collection[PeerId], num_rounds: int) -> bool:
-        return all(len(self._swarm.nodes[peer].disk.commits) >= num_rounds for peer in peers)
+        target = (self._swarm.charter.rules.lineage, num_rounds)
+        return all(self._place(self._swarm.nodes[peer]) >= target for peer in peers)
 
     def _roster(self) -> tuple[PeerId, ...]:
-        node = max(self._up, key=lambda node: node.round)
-        return node.state.rules.roster if node.state is not None else ()
+        state = self._head().state
+        return state.rules.roster if state is not None else ()
+
+    def _everybody(self) -> list[PeerId]:
+        """All nodes that the run admits; who is shut out hears nothing any more."""
+        head = self._head()
+        if head.state is None:
+            return list(self._swarm.nodes)
+        genesis, standing = self._swarm.charter.rules.at(head.round), head.state.rules.standing
+        return [peer for peer in self._swarm.nodes if standing.admits(genesis, peer)]
 
     def _is_possible(self, peers: Collection[PeerId]) -> bool:
-        """Whether ``peers`` that may vote are a quorum of the newest round."""
-        states = [node.state for node in self._up if node.peer in peers and node.round == self._newest() + 1]
+        """Whether ``peers`` that may vote, and that nobody can prove anything of, are a quorum of the newest round."""
+        place = self._place(self._head())
+        states = [node.state for node in self._up if node.peer in peers and self._place(node) == place]
         voters = {state.rules.me for state in states if state is not None and not state.rules.abstain}
-        return is_quorum(self._swarm, self._newest() + 1, self._roster(), voters)
+        lineage = self._swarm.statutes.genesis_of(self._head()).lineage
+        return is_quorum(self._swarm, lineage, place[1] + 1, self._roster(), voters - self._swarm.courts.guilty)
 
     def settle(self) -> None:
         """L1 and L5: whatever has happened, everybody is level again in time and a new round commits."""
         swarm = self._swarm
-        everybody = list(swarm.nodes)
-        target = self._newest() + 1
         swarm.run(3 * swarm.genesis.timing.heartbeat_interval_s)
+        self._expect("L5", self.learn_s, self._know_rules, "not everybody knows the rules in force")
+        everybody, target = self._everybody(), self._newest() + 1
         if not self._is_possible(everybody) and not self._have(everybody, target):
             return  # members that must abstain are missing for a quorum: S1 goes before L1
         self._expect("L1", self.heal_s, lambda: self._have(everybody, target), f"not everybody has round {target}")
+
+    def _know_rules(self) -> bool:
+        """Whether everybody who is let in knows every amendment, and nothing that was stopped waits to go on."""
+        rules, head = self._swarm.charter.rules, self._head()
+        is_free = not rules.at(head.round).control.paused and not rules.at(head.round).control.banned
+        nodes = (self._swarm.nodes[peer] for peer in self._everybody())
+        return is_free and all(self._swarm.statutes.rules_of(node).head == rules.head for node in nodes)
 
     def _rest(self) -> int:
         """Hold all trainers back until nobody has anything pending; returns the last round that everybody has."""
@@ -90,7 +118,7 @@ class LivenessProbes:
 
     def _is_resting(self) -> bool:
         level = self._newest() + 1
-        states = [node.state for node in self._up]
+        states = [self._swarm.nodes[peer].state for peer in self._everybody()]
         return all(
             state is not None and state.rules.round == level and state.phase is Phase.TRAINING for state in states
         )
@@ -111,14 +139,14 @@ class LivenessProbes:
     def progress(self) -> None:
         """L1: two more rounds by themselves."""
         self._swarm.held_back = set()
-        target, everybody = self._newest() + 2, list(self._swarm.nodes)
+        target, everybody = self._newest() + 2, self._everybody()
         if self._is_possible(everybody):
             self._expect("L1", 2 * self.grace_s + 10, lambda: self._have(everybody, target), f"no round {target}")
 
     def all_ready(self) -> None:
         """L3, and L6 for one peer: with everybody ready a round closes at once, with everybody in it."""
         head = self._rest()
-        if not self._is_possible(list(self._swarm.nodes)):
+        if not self._is_possible(self._everybody()):
             return
         self._release()
         self._expect("L3", self.at_once_s, lambda: self._have(self._roster_up(), head + 1), "all ready, no commit")
@@ -128,10 +156,10 @@ class LivenessProbes:
         """L2, L3: one live member is not ready; it is waited for until the grace is over, then its work is a carry."""
         head = self._rest()
         roster = [peer for peer in self._roster() if self._swarm.nodes[peer].is_up]
-        if len(roster) < 3 or not self._is_possible(list(self._swarm.nodes)):
+        if len(roster) < 3 or not self._is_possible(self._everybody()):
             return
         late = self._swarm.random.choice(roster)
-        if not is_quorum(self._swarm, head + 1, self._roster(), set(roster) - {late}):
+        if not self._is_possible([peer for peer in roster if peer != late]):
             return
         self._release(but=(late,))
         self._expect("L2", self.grace_s + 1, lambda: self._have(roster, head + 1), "a straggler holds up everybody")
@@ -144,13 +172,13 @@ class LivenessProbes:
 
     def dead_leader(self) -> None:
         """L1: the leader dies at any moment of its round."""
-        head_state = max(self._up, key=lambda node: node.round).state
+        head_state = self._head().state
         self._one_dies("L1", None if head_state is None else head_state.rules.order[0])
 
     def _one_dies(self, name: str, victim: PeerId | None) -> None:
         head, swarm = self._rest(), self._swarm
         if victim is None or name == "L1":
-            node = max(self._up, key=lambda node: node.round)
+            node = self._head()
             victim = node.state.rules.leader_of(node.state.seen) if node.state is not None else node.peer
         others = [peer for peer in self._roster() if peer != victim]
         if not others:
@@ -165,7 +193,7 @@ class LivenessProbes:
             self._say_alone(others, head)
         swarm.held_back = set()
         swarm.start(victim)
-        self._expect("L1", self.heal_s, lambda: self._have(list(swarm.nodes), head + 2), "no recovery from one death")
+        self._expect("L1", self.heal_s, lambda: self._have(self._everybody(), head + 2), "no recovery from one death")
 
     def _say_alone(self, others: Collection[PeerId], head: int) -> None:
         """L5: without a quorum nobody decides, and everybody says why."""
@@ -200,14 +228,14 @@ class LivenessProbes:
         swarm.network.cut = set()
         target = self._newest() + 1
         self._expect(
-            "L5", self.heal_s, lambda: self._have(list(swarm.nodes), target), "the minority does not come back"
+            "L5", self.heal_s, lambda: self._have(self._everybody(), target), "the minority does not come back"
         )
 
     def joiner(self) -> None:
         """L4: somebody joins; the round closes as ever, the next roster names it, and then it counts."""
         head, swarm = self._rest(), self._swarm
         strangers = [peer for peer in swarm.people if peer not in swarm.nodes]
-        if not strangers or not self._is_possible(list(swarm.nodes)):
+        if not strangers or not self._is_possible(self._everybody()):
             return
         joiner = strangers[0]
         swarm.enter(joiner)
@@ -220,7 +248,7 @@ class LivenessProbes:
         self._expect("L4", within_s, lambda: self._counts(joiner), "the joiner does not count")
 
     def _counts(self, peer: PeerId) -> bool:
-        plans = [commit.record.plan for commit in max(self._up, key=lambda node: node.round).disk.commits[-3:]]
+        plans = [commit.record.plan for commit in self._head().disk.commits[-3:]]
         return any(member.peer == peer for plan in plans for member in plan.members)
 
     def _roster_up(self) -> list[PeerId]:
