@@ -125,7 +125,7 @@ class Government:
     def _pay(self) -> None:
         """Undo what is to be undone, at any node that runs; again a little later if none does, or not now."""
         swarm = self._swarm
-        node = next((node for node in swarm.nodes.values() if node.is_running), None)
+        node = next(filter(swarm.statutes.is_heard, swarm.nodes.values()), None)
         while node is not None and self._owed:
             change, from_round = self._owed[0]
             if swarm.statutes.issue(node.peer, change, max(node.round, from_round)) is None:

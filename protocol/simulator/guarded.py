@@ -55,15 +55,15 @@ class GuardedMail(Mail):
         return Stamp.of(checks.paper(node.peer, body, lineage), lineage, node.num_starts)
 
     def lets_in(self, node: Node, sender: PeerId, body: Message, raw: bytes) -> bool:
-        if sender == node.peer:
-            return True
-        swarm = self._swarm
-        if not isinstance(raw, Stamp) or not swarm.doors.admits(node, sender, body):
+        swarm, is_own = self._swarm, sender == node.peer
+        if not isinstance(raw, Stamp) or not (is_own or swarm.doors.admits(node, sender, body)):
             return False
         if raw.lineage != swarm.statutes.lineage_of(node) and not isinstance(body, OF_ANY_LINEAGE):
+            if is_own:
+                return False
             swarm.statutes.mind_the_gap(node, sender, raw.lineage)
             return False
-        if isinstance(body, Heartbeat):
+        if isinstance(body, Heartbeat) and not is_own:
             swarm.statutes.hear(node, sender, body)
             swarm.remembering.hear(node, sender, raw.life)
         return True

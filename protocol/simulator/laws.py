@@ -14,6 +14,7 @@ from typing import Any
 from ..amendments import Amendment
 from ..changes import Allow, Ban, Keys, LearningRate, Limits, Pause, Resume, Rollback, Timing
 from ..identity import PeerId
+from ..invites import digest
 from ..messages import Commit, Vote
 from ..parsing import canonical_json
 from ..record import Plan
@@ -159,5 +160,5 @@ class Laws:
         self._require(most <= swarm.schedule.max_per_owner, "S1", f"{most} members of one owner after {plan.round}")
         rosters = [plan.next_roster, *(commit.record.plan.next_roster for commit in earlier)]
         entered = {peer for roster in rosters for peer in roster if peer in invites}
-        uses = Counter(invites[peer].invite for peer in entered)
+        uses = Counter(digest(swarm.doors.invitations[peer].invite) for peer in entered)
         self._require(max(uses.values(), default=0) <= 1, "S1", "one invite has let in two peers")

@@ -199,13 +199,17 @@ class LivenessProbes:
         """L5: without a quorum nobody decides, and everybody says why."""
         swarm = self._swarm
         before = {peer: len(swarm.nodes[peer].given_up) for peer in others}
+        place = (swarm.charter.rules.lineage, head)
         swarm.run(swarm.genesis.timing.attempt_timeout_s + 3 * swarm.genesis.timing.heartbeat_timeout_s)
-        if self._newest() > head:
-            return  # it was decided before the death
+        if self._place(self._head()) != place:
+            return  # it was decided before the death, or delegates have begun a new lineage
+        # Nobody knows of a member that it abstains: with it they are a quorum, and wait for longer.
+        states = [swarm.nodes[peer].state for peer in others]
+        is_heard = any(state is not None and state.rules.abstain for state in states)
         for peer in others:
             state = swarm.nodes[peer].state
             is_in_doubt = state is not None and state.phase is Phase.IN_DOUBT
-            if not is_in_doubt and len(swarm.nodes[peer].given_up) == before[peer]:
+            if not is_in_doubt and not is_heard and len(swarm.nodes[peer].given_up) == before[peer]:
                 self._fail("L5", f"…{peer[-5:]} sees no quorum and does not say so")
 
     def minority(self) -> None:
@@ -215,7 +219,7 @@ class LivenessProbes:
         swarm.random.shuffle(roster)
         few = roster[: max(1, (len(roster) - 1) // 2)]
         many = [peer for peer in roster if peer not in few]
-        if not self._is_possible(many) or len(roster) < 3:
+        if not self._is_possible(many) or len(roster) < 3 or self._may_reset(few):
             return
         swarm.network.cut = {pair for a in few for b in swarm.people if b not in few for pair in ((a, b), (b, a))}
         self._release()
@@ -231,10 +235,15 @@ class LivenessProbes:
             "L5", self.heal_s, lambda: self._have(self._everybody(), target), "the minority does not come back"
         )
 
+    def _may_reset(self, peers: Collection[PeerId]) -> bool:
+        """Whether enough delegates for a new lineage are among ``peers``."""
+        delegates = self._swarm.genesis.recovery.delegates
+        return bool(delegates) and 2 * len({*delegates}.intersection(peers)) > len(delegates)
+
     def joiner(self) -> None:
         """L4: somebody joins; the round closes as ever, the next roster names it, and then it counts."""
         head, swarm = self._rest(), self._swarm
-        strangers = [peer for peer in swarm.people if peer not in swarm.nodes]
+        strangers = [peer for peer in swarm.people if peer not in swarm.nodes and self._is_wanted(peer)]
         if not strangers or not self._is_possible(self._everybody()):
             return
         joiner = strangers[0]
@@ -246,6 +255,15 @@ class LivenessProbes:
         swarm.held_back = set()
         within_s = 3 * (self.grace_s + 5)
         self._expect("L4", within_s, lambda: self._counts(joiner), "the joiner does not count")
+
+    def _is_wanted(self, peer: PeerId) -> bool:
+        """Whether a stranger is listed, or has an invite that nothing else in the schedule can spoil."""
+        schedule = self._swarm.schedule
+        if not schedule.invites:
+            return True
+        own = schedule.invites[self._swarm.people.index(peer) - schedule.num_peers]
+        is_alone = sum(own.owner == other.owner or own.invite == other.invite for other in schedule.invites) == 1
+        return is_alone and own.until_round > self._newest() + 3
 
     def _counts(self, peer: PeerId) -> bool:
         plans = [commit.record.plan for commit in self._head().disk.commits[-3:]]

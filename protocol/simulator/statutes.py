@@ -26,6 +26,9 @@ if TYPE_CHECKING:
     from .faulty import FaultySwarm
 
 
+_LAST_ROUND = 10**9
+
+
 class SignedOnDisk:
     """`recovery.SignedResets` on a simulated disk."""
 
@@ -174,7 +177,7 @@ class Statutes:
         one number would divide the run for good, which is said in `docs/round.md`.
         """
         node, swarm = self._swarm.nodes[peer], self._swarm
-        if not node.is_running or node.state is None:
+        if node.state is None or not self.is_heard(node):
             return None
         receivers = [node]
         if self._charter.genesis.recovery.delegates:
@@ -187,6 +190,13 @@ class Statutes:
             for receiver in receivers:
                 self.learn(receiver, self._charter.rules.amendments)
         return amendment
+
+    def is_heard(self, node: Node) -> bool:
+        """Whether a node runs and the others let it in, so that operators had better sign there."""
+        if not node.is_running or node.state is None:
+            return False
+        rules = self._charter.rules.at(_LAST_ROUND)  # a ban may be signed and not yet in force
+        return node.state.rules.standing.admits(rules, node.peer) and node.peer not in self._swarm.courts.guilty
 
     def adopt(self, node: Node, rules: RunRules) -> None:
         """Put new rules in force: for this round at once, as `round_loop.RoundLoop` does."""
