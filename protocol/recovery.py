@@ -35,6 +35,10 @@ class Sight:
     is_level: bool
     """Whether nobody alive has applied more than this node."""
 
+    def admits(self, peer: PeerId) -> bool:
+        """Whether the run lets ``peer`` take part: the others would not hear of what somebody else has signed."""
+        return self.standing.admits(self.rules.at(self.standing.round + 1), peer)
+
 
 def may_begin(sight: Sight, me: PeerId) -> Reset | None:
     """The reset that ``me`` would sign: from its own state, with itself and all members alive; None where it must not.
@@ -43,7 +47,7 @@ def may_begin(sight: Sight, me: PeerId) -> Reset | None:
     """
     genesis, standing = sight.rules.at(sight.standing.round + 1), sight.standing
     roster = tuple(peer for peer in dict.fromkeys((*sight.live, me)) if standing.admits(genesis, peer))
-    if not sight.is_level or me not in roster or not has_witnesses(genesis.membership.witnesses, roster):
+    if not sight.is_level or not sight.admits(me) or not has_witnesses(genesis.membership.witnesses, roster):
         return None
     return Reset(
         lineage=sight.rules.lineage + 1,
@@ -138,7 +142,9 @@ class Recovery:
             is_more, self._pool = len(merged.signatures) > len(self._pool.signatures), merged
             return merged if is_more else None
         is_next = amendment.number == len(sight.rules.amendments) + 1 and amendment.previous == sight.rules.head
-        if not (is_next and isinstance(change, Reset) and agrees(change, sight)):
+        if not (is_next and sight.admits(self._identity.peer_id) and isinstance(change, Reset)):
+            return None
+        if not agrees(change, sight):
             return None
         return self._sign(amendment)
 

@@ -55,8 +55,12 @@ class Government:
         return None
 
     def heal(self) -> None:
-        """No amendment is missed any more, and what has been stopped goes on."""
-        self._swarm.statutes.deaf.clear()
+        """No amendment is missed any more, nor one that a disk has lost, and what has been stopped goes on."""
+        swarm = self._swarm
+        swarm.statutes.deaf.clear()
+        node = next(filter(swarm.statutes.is_heard, swarm.nodes.values()), None)
+        if node is not None:
+            swarm.statutes.learn(node, swarm.charter.rules.amendments)
         self._pay()
 
     # --- orders -------------------------------------------------------------------------------------------------------

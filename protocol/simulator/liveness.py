@@ -177,6 +177,8 @@ class LivenessProbes:
 
     def _one_dies(self, name: str, victim: PeerId | None) -> None:
         head, swarm = self._rest(), self._swarm
+        if not self._is_possible(self._everybody()):
+            return
         if victim is None or name == "L1":
             node = self._head()
             victim = node.state.rules.leader_of(node.state.seen) if node.state is not None else node.peer
@@ -276,7 +278,7 @@ class LivenessProbes:
         """Every span of the round's means includes these peers."""
         record = self._commit_of(number).record
         places = {member.peer: index for index, member in enumerate(record.plan.members)}
-        for peer in peers:
+        for peer in {*peers} - self._swarm.courts.guilty:
             is_in = peer in places and all(result.included[places[peer]] for result in record.results)
             if not is_in:
                 self._fail(name, f"…{peer[-5:]} was alive and ready, and round {number} is without it")
