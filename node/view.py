@@ -23,7 +23,7 @@ _OF_HEARTBEAT: dict[str, PeerState] = {
     "ready": "ready",
     "exchanging": "exchanging",
     "paused": "paused",
-    "leaving": "absent",
+    "leaving": "absent",  # not alive, whenever it said so
 }
 _OF_PHASE: dict[Phase, PeerState] = {
     Phase.TRAINING: "training",

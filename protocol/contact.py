@@ -80,12 +80,12 @@ class Contact:
         self.heartbeats.rhythm = _rhythm(genesis.timing)
 
     def may_live(self, peer: PeerId) -> bool:
-        """Not so if the peer has spoken to us and then been silent for the heartbeat's time limit, or has left."""
+        """Whether the peer is alive, or has never been heard."""
         return self.peers.may_live(peer, self._rules.timing.heartbeat_timeout_s)
 
     @property
     def alive(self) -> frozenset[PeerId]:
-        """Other peers that have spoken to us within the heartbeat's time limit."""
+        """Other peers that are alive: heard within the heartbeat's time limit, and not leaving."""
         now_s, timeout_s = self._setup.clock(), self._rules.timing.heartbeat_timeout_s
         return frozenset(peer for peer, info in self.peers.all.items() if info.is_alive(now_s, timeout_s))
 
