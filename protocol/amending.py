@@ -11,6 +11,7 @@ from .amendments import Amendment, InvalidAmendment, RunRules
 from .identity import PeerId
 from .mail import Mail
 from .messages import Amendments, AmendmentsRequest, Heartbeat
+from .outcomes import Observe
 from .recovery import lacks_signatures
 from .rule_book import RuleBook
 from .transport import RemoteProtocolError
@@ -33,7 +34,7 @@ class Amending:
         self,
         book: RuleBook,
         mail: Mail,
-        observe: Callable[[str, dict[str, object]], None],
+        observe: Observe,
         interval_s: float,
         clock: Callable[[], float],
     ) -> None:

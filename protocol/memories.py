@@ -4,30 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from .contact import Contact
+from .driver import DriverSetup
 from .identity import PeerId
-from .mail import Mail
 from .messages import MAX_MEMORY, Memory, MemoryRequest
-from .peers import PeerTable
 from .quorum import quorum_of
 from .recollection import Recollected, Recollection, Verdict, is_of_earlier_life
-from .replica import Replica
-from .rule_book import RuleBook
 
 
 class Memories:
     """Of the founders only. ``tell`` gets what has become clear of an earlier life of ours, once."""
 
-    def __init__(
-        self,
-        book: RuleBook,
-        replica: Replica,
-        mail: Mail,
-        peers: PeerTable,
-        tell: Callable[[Recollected], None],
-        clock: Callable[[], float],
-    ) -> None:
-        self._book, self._replica, self._mail, self._peers = book, replica, mail, peers
-        self._tell, self._clock = tell, clock
+    def __init__(self, setup: DriverSetup, contact: Contact, tell: Callable[[Recollected], None]) -> None:
+        self._book, self._replica, self._clock = setup.book, setup.replica, setup.clock
+        self._mail, self._contact, self._tell = contact.mail, contact, tell
         self._first_words: dict[PeerId, bytes] = {}
         """The first heartbeat that was heard from each founder, as it was signed."""
         self._recollection: Recollection | None = None
@@ -63,18 +53,13 @@ class Memories:
     def ask(self) -> None:
         """Ask who has not answered yet; once it is clear, the round loop votes, or abstains. Call it regularly."""
         self._conclude()
-        if self._recollection is not None and (unasked := self._recollection.unasked(self._alive())):
+        if self._recollection is not None and (unasked := self._recollection.unasked(self._contact.alive)):
             self._mail.post(unasked, MemoryRequest(round=self._replica.head_round + 1))
 
     def _conclude(self) -> None:
         if self._recollection is None:
             return
-        verdict = self._recollection.verdict(self._alive(), self._clock())
+        verdict = self._recollection.verdict(self._contact.alive, self._clock())
         if verdict is not Verdict.UNSURE:
             self._recollection = None
             self._tell(Recollected(has_forgotten=verdict is Verdict.FORGOT))
-
-    def _alive(self) -> set[PeerId]:
-        now_s, rules = self._clock(), self._book.rules.at(self._replica.head_round + 1)
-        timeout_s = rules.timing.heartbeat_timeout_s
-        return {peer for peer, info in self._peers.all.items() if info.is_alive(now_s, timeout_s)}
