@@ -96,7 +96,7 @@ class RoundDriver:
     def _make_oversight(self, host: ExchangeHost) -> Oversight:
         return Oversight(
             host,
-            self._setup.rules,
+            self._setup.book.rules,
             store=EvidenceStore(self._setup.folder / "evidence", self._setup.grid),
             shut_out=self._transport.shut_out,
             feed=self._queue.put,

@@ -263,7 +263,7 @@ class RoundLoop:
         abstain = await asyncio.to_thread(self._votes.forgot, number)
         if abstain and not self._votes.is_unsure:
             self._points.observe("votes.abstaining", {})
-        self._oversight.begin(self._genesis, standing)
+        self._oversight.begin(self._book.rules, standing)
         acceptor = machine.Acceptor() if abstain else await asyncio.to_thread(self._votes.load, number)
         self._points.begin_round()
         self._state = machine.begin(self._rules(number, abstain=abstain), acceptor, self._peers.views(), self._clock())

@@ -29,8 +29,7 @@ class Courts:
         state = node.state
         if state is None or accused == node.peer or accused not in state.rules.roster:
             return
-        genesis = state.rules.genesis
-        proof = Proof(accused, genesis.rules_id if is_lie else None, genesis.lineage)
+        proof = Proof(accused, state.rules.genesis.rules_id if is_lie else None, state.rules.round)
         self.guilty.add(accused)
         self._accept(node, proof)
         others = (peer for peer in state.rules.roster if peer not in (node.peer, accused))
@@ -82,8 +81,8 @@ class Courts:
             return False
         if proof.accused in node.disk.proofs:
             return True
-        genesis = state.rules.genesis
-        if proof.rules is not None and (proof.rules, proof.lineage) != (genesis.rules_id, genesis.lineage):
+        rules = self._swarm.statutes.rules_of(node)
+        if proof.rules is not None and rules.once(proof.rules, proof.round) is None:
             return False  # `evidence.OtherRules`
         node.disk.proofs[proof.accused] = proof
         self._swarm.feed(node, Proven(proof.accused))

@@ -28,8 +28,8 @@ class Proof:
 
     accused: PeerId
     rules: str | None = None
-    """`rules_id` that it can be judged by alone; None: it speaks for itself."""
-    lineage: int = 0
+    """`rules_id` that it is judged by; None: it speaks for itself."""
+    round: int = 1
 
 
 @dataclass
