@@ -80,9 +80,9 @@ class Sealer:
         """The number before the first one sealed here: no two starts of a node share it."""
         return self._first
 
-    def has_used(self, sequence: int) -> bool:
-        """Whether this process has sealed a message with that number."""
-        return self._first < sequence <= self._sequence
+    def used_since(self, life: int) -> range:
+        """Numbers of the messages that were sealed by this process, and by others from that life on."""
+        return range(life + 1, self._sequence + 1)
 
     def seal(self, body: Message) -> bytes:
         """Wire form of ``body``."""
