@@ -157,8 +157,9 @@ class FaultySwarm(World):
     def _facts_of(self, node: Node) -> dict[str, Any]:
         facts, peer = super()._facts_of(node) | self.statutes.facts_of(node), node.peer
         is_forgotten = votes.is_forgotten(node.round, node.disk.acceptors, self.abstentions.get(peer))
+        is_settled = self.statutes.rules_of(node).is_settled(node.round)
         return facts | {
-            "abstain": is_forgotten or peer in self.remembering.unsure,
+            "abstain": is_forgotten or is_settled or peer in self.remembering.unsure,
             "open_vote": partial(self.checks.open_vote, lineage=facts["genesis"].lineage),
             "began_unix_s": self.now + self.wall_offset_s.get(peer, 0.0),
             "proven": frozenset(node.disk.proofs),
@@ -172,7 +173,7 @@ class FaultySwarm(World):
         del self.remembering.unsure[peer]
         if has_forgotten:
             self.abstentions[peer] = votes.abstention_after_loss(1, len(state.rules.roster))
-        else:
+        elif not self.statutes.rules_of(node).is_settled(node.round):
             node.state = replace(state, rules=replace(state.rules, abstain=False))
 
     # --- rules --------------------------------------------------------------------------------------------------------
