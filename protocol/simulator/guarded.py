@@ -45,12 +45,12 @@ class GuardedMail(Mail):
         self._swarm = swarm
 
     def envelope(self, node: Node) -> bytes:
-        return Stamp.of(b"", self._swarm.statutes.lineage_of(node), node.num_starts)
+        return Stamp.of(b"", node.disk.lineage, node.num_starts)
 
     def _seal(self, node: Node, body: Message) -> bytes:
         if not isinstance(body, Vote):
             return self.envelope(node)
-        checks, lineage = self._swarm.checks, self._swarm.statutes.lineage_of(node)
+        checks, lineage = self._swarm.checks, node.disk.lineage
         checks.check_vote(node, body)
         return Stamp.of(checks.paper(node.peer, body, lineage), lineage, node.num_starts)
 
@@ -58,7 +58,7 @@ class GuardedMail(Mail):
         swarm, is_own = self._swarm, sender == node.peer
         if not isinstance(raw, Stamp) or not (is_own or swarm.doors.admits(node, sender, body)):
             return False
-        if sealing.is_left_behind(raw.lineage, swarm.statutes.lineage_of(node), body):
+        if sealing.is_left_behind(raw.lineage, node.disk.lineage, body):
             if is_own:
                 return False
             swarm.statutes.mind_the_gap(node, sender, raw.lineage)

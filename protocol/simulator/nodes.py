@@ -43,6 +43,8 @@ class Disk:
     commits: list[Commit] = field(default_factory=list[Commit])
     rules: RunRules | None = None
     """With the amendments that are known; None: the genesis."""
+    lineage: int = 0
+    """The present one, by these rules."""
     signed_resets: dict[int, str] = field(default_factory=dict[int, str])
     proofs: dict[PeerId, Proof] = field(default_factory=dict[PeerId, Proof])
 

@@ -96,7 +96,7 @@ class SafetyChecks:
 
     def on_event(self, node: Node, event: Event) -> None:
         if isinstance(event, Received) and isinstance(event.raw, Stamp):
-            is_ours = event.raw.lineage == self._swarm.statutes.lineage_of(node)
+            is_ours = event.raw.lineage == node.disk.lineage
             self._require(is_ours, "S7", f"{_name(node)} acts on a {event.body.kind} of another lineage")
 
     def on_lineage(self, node: Node) -> None:
