@@ -40,6 +40,16 @@ class ExchangeConfig(Frozen):
     codec: Name = "int8"
     chunk_elements: Annotated[int, Field(ge=ALIGNMENT_ELEMENTS, le=2**20, multiple_of=ALIGNMENT_ELEMENTS)] = 65_536
     """Elements per chunk: the unit of hashing, sending, checking and reducing."""
+    topology: Literal["all", "two_tier", "gossip"] = "all"
+    """Who averages with whom. ``all``: the roster. ``two_tier``: the roster's members are the delegates of groups, whose
+    means they average among themselves. ``gossip``: pairs."""
+    group_size: Annotated[int, Field(ge=2, le=128)] = 16
+    """Most peers of a group, its delegate included. Of ``two_tier`` only."""
+
+    @property
+    def num_seats(self) -> int:
+        """Peers that share one place in the roster, and its lease."""
+        return self.group_size if self.topology == "two_tier" else 1
 
 
 class TimingConfig(Frozen):
