@@ -1,0 +1,348 @@
+"""A delegate's side of its group: it gives seats, gathers, and lets the group reduce to one contribution.
+
+Failures: a follower that dies or is late costs its own work. An owner that dies costs an attempt: the group reduces
+again without it as an owner, from what the others still hold. After `_MAX_ATTEMPTS` the delegate contributes alone, and
+says so to those who have taken part. If the contribution is withdrawn, so are the followers'.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Coroutine
+from typing import Any
+
+from ..chunks import Contribution
+from ..exchange import ExchangeEvent, SelfExcluded, SpanHeld, SpanLost
+from ..grace import NUM_ROUNDS, Pace
+from ..identity import PeerId
+from ..messages import Enlist, GroupPlan, GroupResult, GroupResultCopy, GroupWithdrawn, Ready, Seat
+from ..offload import off_loop
+from ..pending import ready_of
+from ..record import Plan, Record, SpanResult
+from ..spec import Genesis
+from ..transport import RemoteProtocolError
+from ..wakeup import Signal
+from . import mustering
+from .mustering import GroupRules
+from .parts import GroupParts
+from .seat_store import SeatStore
+from .seats import Seats
+
+_MAX_ATTEMPTS = 3
+_LOOKS_PER_HEARTBEAT = 8
+
+
+class Host:
+    """`begin` in each round in which this node is a delegate; all methods run in the event loop."""
+
+    def __init__(self, parts: GroupParts, store: SeatStore) -> None:
+        self._parts, self._store = parts, store
+        self._rules: GroupRules | None = None
+        self._seats: Seats | None = None
+        self._readies: dict[PeerId, Ready] = {}
+        self._plan: Plan | None = None
+        """Of the attempt that goes on, or was the last one."""
+        self._ballot = 0
+        self._began_s = 0.0
+        self._last_ready_s = 0.0
+        self._recent: deque[Pace] = deque(maxlen=NUM_ROUNDS)
+        self._is_gathering = False
+        self._changed = Signal()
+        self._enlisting: set[PeerId] = set()
+        self._writing = asyncio.Lock()
+        self._tasks: set[asyncio.Task[Any]] = set()
+        self._reducing: set[asyncio.Task[Any]] = set()
+
+    # --- who is here --------------------------------------------------------------------------------------------------
+
+    @property
+    def is_gathering(self) -> bool:
+        """Whether this node's contribution waits for the group's."""
+        return self._is_gathering
+
+    @property
+    def followers(self) -> tuple[PeerId, ...]:
+        """Those with a seat who are here at present."""
+        rules, seats = self._rules, self._seats
+        if rules is None or seats is None:
+            return ()
+        views, now = self._parts.peers.views(), self._parts.clock()
+        return tuple(peer for peer in seats.peers if mustering.follows(views.get(peer), rules, now))
+
+    async def begin(self, genesis: Genesis) -> None:
+        """A round begins (or begins anew): followers that are still here keep their seats, and are told so."""
+        parts, standing = self._parts, self._parts.replica.standing
+        followers = self.followers
+        before = None if self._rules is None else self._rules.round
+        self._rules = rules = GroupRules(genesis, parts.me, standing, parts.replica.state_hash, parts.grid.num_chunks)
+        if before == rules.round:
+            return
+        self._readies, self._plan, self._ballot = {}, None, 0
+        self._began_s = parts.clock()
+        self._changed.fire()
+        if await self._begin_seats(rules, followers):
+            for peer in self.followers:
+                self._tell_seat(peer)
+
+    def leave(self) -> None:
+        """This node is no delegate (any more)."""
+        self._rules = None
+        self._changed.fire()
+
+    async def _begin_seats(self, rules: GroupRules, followers: tuple[PeerId, ...]) -> bool:
+        num_seats, lineage = rules.genesis.exchange.num_seats, rules.genesis.lineage
+        async with self._writing:
+            try:
+                if self._seats is None:
+                    self._seats = await self._off_loop(self._store.load, lineage, rules.round, num_seats)
+                if self._seats.round < rules.round:
+                    seats = self._seats.next_round(rules.round, [peer for peer in followers if self._may_sit(peer)])
+                    await self._off_loop(self._store.save, lineage, seats)
+                    self._seats = seats
+            except OSError as error:
+                self._observe("group.unwritable", {"why": error.strerror or str(error)})
+                return False
+        return True
+
+    def _may_sit(self, peer: PeerId) -> bool:
+        rules = self._rules
+        if rules is None or peer in rules.standing.roster:
+            return False
+        return peer not in rules.standing.ejected and peer not in rules.genesis.control.banned
+
+    # --- what followers say -------------------------------------------------------------------------------------------
+
+    def hear(self, sender: PeerId, body: Enlist | Ready) -> None:
+        """A follower, or who would like to be one, speaks. What is of another round is left alone: it is repeated."""
+        rules = self._rules
+        if rules is None or body.round != rules.round or not self._may_sit(sender):
+            return
+        match body:
+            case Enlist():
+                self._enlist(sender)
+            case Ready():
+                self._on_ready(rules, sender, body)
+
+    def _enlist(self, peer: PeerId) -> None:
+        if peer not in self._enlisting:
+            self._enlisting.add(peer)
+            self._spawn(self._give_seat(peer)).add_done_callback(lambda _: self._enlisting.discard(peer))
+
+    async def _give_seat(self, peer: PeerId) -> None:
+        async with self._writing:
+            rules, seats = self._rules, self._seats
+            if rules is None or seats is None or seats.round != rules.round:
+                return
+            given = seats.given_to(peer)
+            if given is not None and given is not seats:
+                try:
+                    await self._off_loop(self._store.save, rules.genesis.lineage, given)
+                except OSError as error:
+                    self._observe("group.unwritable", {"why": error.strerror or str(error)})
+                    return
+                self._seats = given
+        self._tell_seat(peer)
+
+    def _tell_seat(self, peer: PeerId) -> None:
+        seats = self._seats
+        if seats is None:
+            return
+        seat = seats.seat_of(peer)
+        why = "" if seat is not None else _refusal(seats)
+        self._parts.mail.post((peer,), Seat(round=seats.round, seat=seat, why=why, group=self.followers))
+
+    def _on_ready(self, rules: GroupRules, sender: PeerId, ready: Ready) -> None:
+        seats, plan = self._seats, self._plan
+        is_of_round = (ready.parent, ready.parent_state) == (rules.standing.record_id, rules.parent_state)
+        if seats is None or seats.seat_of(sender) is None or not is_of_round:
+            return
+        if sender not in self._readies:
+            self._last_ready_s = self._parts.clock()
+        self._readies[sender] = ready
+        self._changed.fire()
+        if plan is not None and any(member.peer == sender for member in plan.members):
+            self._repeat(sender, plan)
+
+    def _repeat(self, follower: PeerId, plan: Plan) -> None:
+        """It says again what it has said because it has missed something."""
+        ledger = self._parts.ledger
+        known = next((entry for entry in ledger.entries() if entry.record.plan == plan), None)
+        if known is None:
+            self._parts.mail.post((follower,), GroupPlan(plan=plan))
+        else:
+            copy = GroupResultCopy(round=plan.round, envelope=known.envelope.hex())
+            self._parts.mail.post((follower,), copy)
+
+    # --- the group's contribution -------------------------------------------------------------------------------------
+
+    async def gather(self, own: Contribution) -> Contribution:
+        """What this node contributes: the mean of its group, or ``own``, if it is alone or the round is over."""
+        rules = self._rules
+        if rules is None or own.round != rules.round:
+            return own
+        self._is_gathering = True
+        try:
+            return await self._gather(rules, own)
+        except OSError as error:
+            self._observe("group.failed", {"why": f"cannot keep results on disk: {error.strerror}"})
+            return own
+        finally:
+            self._is_gathering = False
+
+    async def _gather(self, rules: GroupRules, own: Contribution) -> Contribution:
+        parts = self._parts
+        self._readies[parts.me] = ready_of(own, parts.replica, parts.mail.life)
+        ready_s = parts.clock()
+        await self._until_due(rules, ready_s)
+        self._recent.append(Pace(ready_s - self._began_s, max(0.0, self._last_ready_s - ready_s)))
+        faulty: set[PeerId] = set()
+        for attempt in range(_MAX_ATTEMPTS + 1):
+            if self._rules is not rules:
+                return own
+            others = self._ready_followers() if attempt < _MAX_ATTEMPTS else []
+            if not others and self._plan is None:
+                return own
+            plan = self._make_plan(rules, others, faulty)
+            record, lost = await self._reduce(rules, plan, own)
+            if record is not None:
+                return await self._conclude(rules, record, own)
+            faulty |= lost
+        return own
+
+    async def _until_due(self, rules: GroupRules, ready_s: float) -> None:
+        look_s = rules.genesis.timing.heartbeat_interval_s / _LOOKS_PER_HEARTBEAT
+        while self._rules is rules and self._seats is not None:
+            views, now = self._parts.peers.views(), self._parts.clock()
+            waiting = mustering.awaited(rules, self._seats, self._readies, views, now)
+            if mustering.may_plan(rules, (views[peer] for peer in waiting), tuple(self._recent), ready_s, now):
+                return
+            await self._changed.wait_for(look_s)
+
+    def _ready_followers(self) -> list[PeerId]:
+        return [peer for peer in self.followers if peer in self._readies]
+
+    def _make_plan(self, rules: GroupRules, others: list[PeerId], faulty: set[PeerId]) -> Plan:
+        assert self._seats is not None
+        me, views = self._parts.me, self._parts.peers.views()
+        heartbeats = {peer: views[peer].heartbeat for peer in others}
+        owners = [peer for peer, said in heartbeats.items() if said is not None and said.reachable]
+        readies = {peer: self._readies[peer] for peer in (me, *others)}
+        fit = [me, *(peer for peer in owners if peer not in faulty)]
+        self._plan = plan = mustering.make_plan(rules, self._seats, readies, fit, self._ballot)
+        self._ballot += 1
+        return plan
+
+    async def _reduce(self, rules: GroupRules, plan: Plan, own: Contribution) -> tuple[Record | None, set[PeerId]]:
+        """The group's record, or the owners that were lost."""
+        parts, attempt = self._parts, _Attempt(plan, self._observe)
+        members = tuple(member.peer for member in plan.members if member.peer != parts.me)
+        parts.mail.post(members, GroupPlan(plan=plan))
+        buffer = await self._off_loop(parts.store.attempt, plan)
+        exchange = parts.reduction.exchange(plan, own, rules.genesis, buffer, attempt)
+        running = self._spawn(exchange.run())
+        self._reducing.add(running)
+        running.add_done_callback(self._reducing.discard)
+        try:
+            while not attempt.is_over and not running.done():
+                await attempt.changed.wait_for(rules.genesis.timing.heartbeat_interval_s)
+        except asyncio.CancelledError:
+            running.cancel()
+            raise
+        if running.done():
+            running.result()
+        record = attempt.record
+        if record is None:
+            running.cancel()
+        return record, attempt.lost
+
+    async def _conclude(self, rules: GroupRules, record: Record, own: Contribution) -> Contribution:
+        parts, plan = self._parts, record.plan
+        mean = await self._off_loop(
+            Contribution.of,
+            parts.grid,
+            parts.store.mean(record),
+            round_number=own.round,
+            tokens=mustering.tokens_of(record, rules.genesis.limits),
+            num_inner_steps=own.num_inner_steps,
+            tokens_per_s=mustering.speed_of(plan),
+        )
+        result = GroupResult(record=record, commitment=mean.commitment)
+        members = tuple(member.peer for member in plan.members if member.peer != parts.me)
+        told = {*members, *self.followers}
+        parts.ledger.add(parts.me, result, parts.mail.post(sorted(told), result))
+        self._observe("group.reduced", {"num_peers": len(plan.members), "tokens": mean.tokens})
+        return mean
+
+    def end(self) -> None:
+        """The round is decided, or this node's contribution withdrawn: its bytes may change from now on."""
+        for task in self._reducing:
+            task.cancel()
+
+    def withdraw(self, why: str) -> None:
+        """The round did not take the group's contribution. Its peers' have changed when they offer them again."""
+        followers = self.followers
+        if followers and self._rules is not None:
+            self._parts.mail.post(followers, GroupWithdrawn(round=self._rules.round, why=why[:200]))
+        self._readies.clear()
+
+    # --- inside -------------------------------------------------------------------------------------------------------
+
+    def _observe(self, point: str, fields: dict[str, object]) -> None:
+        self._parts.points.observe(point, fields)
+
+    async def _off_loop(self, work: Any, *arguments: Any, **options: Any) -> Any:
+        return await off_loop(self._parts.executor, work, *arguments, **options)
+
+    def _spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
+        task = asyncio.create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
+        return task
+
+    async def close(self) -> None:
+        for task in tuple(self._tasks):
+            task.cancel()
+        await asyncio.gather(*self._tasks, return_exceptions=True)
+
+
+def _refusal(seats: Seats) -> str:
+    if seats.is_closed:
+        return "this delegate does not know whom it has given seats in this round"
+    return f"all {seats.num_seats - 1} seats of this delegate are taken"
+
+
+class _Attempt:
+    """Follows one exchange of the group on the delegate's side."""
+
+    def __init__(self, plan: Plan, observe: Any) -> None:
+        self._plan, self._observe = plan, observe
+        self._held: dict[int, SpanResult] = {}
+        self.lost: set[PeerId] = set()
+        """Owners that have failed."""
+        self.changed = Signal()
+
+    def __call__(self, event: ExchangeEvent) -> None:
+        match event:
+            case SpanHeld():
+                self._held[event.span] = event.result
+            case SpanLost():
+                self.lost.add(event.owner)
+                self._observe("exchange.lost", {"peer": event.owner, "span": event.span, "why": event.why})
+            case SelfExcluded():
+                self.lost.add(event.owner)  # its mean goes on without ours, and to the others only
+            case _:
+                pass
+        self.changed.fire()
+
+    @property
+    def record(self) -> Record | None:
+        """What the group has reduced, once all of it is here."""
+        if len(self._held) < len(self._plan.spans):
+            return None
+        results = tuple(self._held[index] for index in range(len(self._plan.spans)))
+        return Record(plan=self._plan, results=results)
+
+    @property
+    def is_over(self) -> bool:
+        return bool(self.lost) or self.record is not None
