@@ -264,8 +264,9 @@ class Seat(InRound):
 
     kind: Literal["seat"] = "seat"
     seat: Annotated[int, Field(ge=1, le=1023)] | None
-    """None: there is none, and ``why``."""
-    why: Annotated[str, Field(max_length=200)] = ""
+    """None: there is none in this round."""
+    is_full: bool = False
+    """There may be none in the next rounds either: better look elsewhere."""
     group: Annotated[tuple[Peer, ...], Field(max_length=1024)] = ()
     """Followers of the group at present."""
 
@@ -287,7 +288,7 @@ class GroupResult(Message):
 
 
 class GroupResultRequest(InRound):
-    """Asks for the group result behind a delegate's commitment; the answer is `GroupResultCopy`, if the receiver has it."""
+    """Asks for the group result behind a delegate's commitment; answered by `GroupResultCopy`, if it is known."""
 
     kind: Literal["group_result_request"] = "group_result_request"
     commitment: Digest

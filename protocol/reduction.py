@@ -17,7 +17,7 @@ from .oversight import Oversight
 from .record import Plan, Record, SpanResult
 from .result_signer import ResultSigner
 from .result_transfer import ResultFetcher, ResultServer, ResultsUnavailable
-from .results import ResultStore
+from .results import ResultBuffer, ResultStore
 from .round_machine import Event, ExchangeEnded, ResultsHeld, SpanLost, SpanReduced
 from .spec import Genesis
 from .transport import RemoteProtocolError
@@ -146,6 +146,28 @@ class Reduction:
         except RemoteProtocolError as error:
             self._note_misconduct(error)
         self._feed(ExchangeEnded(plan_id))
+
+    def exchange(
+        self,
+        plan: Plan,
+        contribution: Contribution,
+        rules: Genesis,
+        result: ResultBuffer,
+        on_event: Callable[[ExchangeEvent], None],
+    ) -> Exchange:
+        """An exchange that is no round's, to be run by the caller. Raises `RemoteProtocolError` for an unsound plan."""
+        attempt = Attempt(
+            plan=plan,
+            contribution=contribution,
+            result=result,
+            trust=rules.trust,
+            limits=rules.limits,
+            sign=partial(self._signer.sign, plan.round),
+            on_event=on_event,
+        )
+        exchange = Exchange(self._host, self._inbox, attempt)
+        self._oversight.keep(exchange)
+        return exchange
 
     def _attempt(self, plan: Plan, contribution: Contribution | None, rules: Genesis) -> Attempt:
         return Attempt(

@@ -41,8 +41,8 @@ class ExchangeConfig(Frozen):
     chunk_elements: Annotated[int, Field(ge=ALIGNMENT_ELEMENTS, le=2**20, multiple_of=ALIGNMENT_ELEMENTS)] = 65_536
     """Elements per chunk: the unit of hashing, sending, checking and reducing."""
     topology: Literal["all", "two_tier", "gossip"] = "all"
-    """Who averages with whom. ``all``: the roster. ``two_tier``: the roster's members are the delegates of groups, whose
-    means they average among themselves. ``gossip``: pairs."""
+    """Who averages with whom. ``all``: the roster. ``two_tier``: its members are delegates of groups, whose means
+    they average among themselves. ``gossip``: pairs."""
     group_size: Annotated[int, Field(ge=2, le=128)] = 16
     """Most peers of a group, its delegate included. Of ``two_tier`` only."""
 

@@ -1,4 +1,4 @@
-"""A follower's side of its group: it finds a delegate, trains on a seat of that one's lease, and reduces with its group.
+"""A follower's side of its group: it finds a delegate, trains on a part of its lease, and reduces with its group.
 
 In a round a follower contributes only to the delegate whose lease it trains on, so that no sample enters twice. If that
 delegate is lost, the contribution is withdrawn, training goes on, and what the round then commits without it becomes a
@@ -24,7 +24,7 @@ from ..spec import Genesis, TimingConfig
 from ..transport import RemoteProtocolError, Transport
 from . import choice, mustering
 from .choice import Candidate
-from .counting import UNKNOWN, account
+from .counting import UNKNOWN, account, flags_of
 from .mustering import GroupRules
 from .parts import GroupParts
 from .places import Place
@@ -211,8 +211,8 @@ class Follower:
         if seat.round not in (self.round, self.round + 1):
             return
         if seat.seat is None:
-            if seat.round == self.round:
-                self._lose(sender, seat.why)
+            if seat.round == self.round and seat.is_full:
+                self._lose(sender, "all its seats are taken")
             return
         self.group = tuple(peer for peer in seat.group if peer != self._parts.me)
         if seat.round not in self._places:  # in a round the first one holds: training may have begun
@@ -276,10 +276,8 @@ class Follower:
             await self._ask_around(commit, delegate)
             found = account(commit, delegate, self._parts.me, self._parts.ledger.records())
         if found is UNKNOWN:
-            # Carrying it might count it twice.
             self._parts.points.observe("group.unknown", {"peer": delegate})
-            return (True,) * len(commit.record.plan.spans)
-        return found
+        return flags_of(found, commit)
 
     async def _ask_around(self, commit: Commit, delegate: PeerId) -> None:
         plan, timing = commit.record.plan, self._timing

@@ -23,9 +23,10 @@ from ..outcomes import Aborted, Outcome
 from ..pending import Pending
 from ..round_machine import Phase
 from ..spec import Genesis
+from ..topology import Topology
 from ..transport import Transport
 from . import circle
-from .counting import account
+from .counting import account, flags_of
 from .follower import Follower
 from .host import Host
 from .parts import GroupParts
@@ -37,13 +38,13 @@ Spoken = Enlist | Seat | GroupPlan | GroupResult | GroupResultRequest | GroupRes
 """What only peers of two-tier rounds say to each other."""
 
 
-class Groups:
-    """Exists in runs with ``exchange.topology = "two_tier"`` only."""
+class Groups(Topology):
+    """Of runs with ``exchange.topology = "two_tier"``."""
 
     def __init__(self, parts: GroupParts, transport: Transport, pending: Pending, folder: Path) -> None:
+        super().__init__(parts.me, parts.replica)
         self._parts = parts
         self._genesis: Genesis | None = None
-        self._turn = 0
         self._host = Host(parts, SeatStore(folder / "seats.json"))
         self._follower = Follower(parts, transport, pending, PartStore(folder / "parts.json"))
         ProbeServer(transport)
@@ -56,21 +57,16 @@ class Groups:
 
     @property
     def place(self) -> Place | None:
-        """Whose part of the data this node trains on in the present round; None if it has none (yet)."""
-        if self.is_delegate:
-            return Place(self._parts.replica.head_round + 1, self._parts.me)
-        return self._follower.place
+        return super().place if self.is_delegate else self._follower.place
 
     @property
     def phase(self) -> Phase | None:
-        """Where this node stands in the round, if the round machine does not know."""
         if not self.is_delegate:
             return self._follower.phase
         return Phase.READY if self._host.is_gathering else None
 
     @property
     def group(self) -> Group | None:
-        """Of this node, for heartbeats and for people."""
         if self.is_delegate:
             return Group(delegate=self._parts.me, num_peers=1 + len(self._host.followers))
         delegate = self._follower.delegate
@@ -85,13 +81,17 @@ class Groups:
         elif self._follower.delegate is not None:
             found = circle.of_follower(self._follower.delegate, self._follower.group)
         else:
-            found = circle.of_seeker(roster, peers, self._turn)
+            found = circle.of_seeker(roster, peers, self._turn())
         return tuple(peer for peer in found if peer != parts.me)
+
+    def _turn(self) -> int:
+        """A peer without a group speaks to other delegates every other heartbeat."""
+        interval_s = 2.0 if self._genesis is None else 2 * self._genesis.timing.heartbeat_interval_s
+        return int(self._parts.clock() / interval_s)
 
     # --- a round ------------------------------------------------------------------------------------------------------
 
     async def begin(self, genesis: Genesis) -> None:
-        """A round begins, or begins anew."""
         self._genesis = genesis
         if self.is_delegate:
             self._follower.leave()
@@ -101,61 +101,46 @@ class Groups:
             self._follower.begin(genesis)
 
     def tick(self) -> None:
-        """Time passes; a few times per heartbeat interval."""
         self._follower.tick()
 
-    def turn(self) -> None:
-        """A heartbeat is due: a peer without a group speaks to other delegates than last time."""
-        self._turn += 1
-
     async def gather(self, own: Contribution) -> Contribution:
-        """What this node offers to the round instead of its own work. A follower's goes to its delegate."""
         if self.is_delegate:
             return await self._host.gather(own)
         return own
 
-    def offered(self, contribution: Contribution) -> None:
-        """The contribution waits for its round now."""
+    def diverts(self, contribution: Contribution) -> bool:
         if not self.is_delegate:
             self._follower.offer(contribution)
+        return not self.is_delegate
 
     def settled(self, outcome: Outcome) -> None:
-        """It waits no more."""
         if self.is_delegate:
             self._host.end()
             if isinstance(outcome, Aborted):
                 self._host.withdraw(outcome.reason)
 
     def decided(self, commit: Commit) -> None:
-        """The round is decided: followers hear of it from their delegates."""
+        """Followers hear of it from their delegates."""
         plan = commit.record.plan
         if self._parts.me in plan.roster:
             others = [peer for peer in self.circle() if peer not in plan.roster]
             self._parts.mail.post(others, commit)
 
-    def applied(self, commit: Commit) -> None:
-        """The round is over: means of its groups are not needed any more."""
+    async def counted(self, commit: Commit) -> tuple[bool, ...]:
         self._parts.store.prune(commit.record)
-
-    async def account(self, commit: Commit) -> tuple[bool, ...]:
-        """Per span of a commit's plan, whether this node's own work is in its mean (S6)."""
         me = self._parts.me
         if me in commit.record.plan.roster:
-            found = account(commit, me, me, self._parts.ledger.records())
-            assert isinstance(found, tuple)
-            return found
+            return flags_of(account(commit, me, me, self._parts.ledger.records()), commit)
         return await self._follower.account(commit)
 
     # --- what others say ----------------------------------------------------------------------------------------------
 
     def takes(self, sender: PeerId, body: Message) -> bool:
-        """Whether a message is for here rather than for the round machine."""
         if isinstance(body, Ready):
             return sender not in self._parts.replica.standing.roster
         return isinstance(body, Spoken)
 
     def hear(self, sender: PeerId, body: Message, raw: bytes) -> None:
-        """A message that `takes` has accepted. Raises `RemoteProtocolError`."""
         match body:
             case Enlist() | Ready():
                 self._host.hear(sender, body)

@@ -21,12 +21,12 @@ from ..offload import off_loop
 from ..pending import ready_of
 from ..record import Plan, Record, SpanResult
 from ..spec import Genesis
-from ..transport import RemoteProtocolError
 from ..wakeup import Signal
 from . import mustering
 from .mustering import GroupRules
 from .parts import GroupParts
 from .seat_store import SeatStore
+from .seating import Seating
 from .seats import Seats
 
 _MAX_ATTEMPTS = 3
@@ -37,20 +37,21 @@ class Host:
     """`begin` in each round in which this node is a delegate; all methods run in the event loop."""
 
     def __init__(self, parts: GroupParts, store: SeatStore) -> None:
-        self._parts, self._store = parts, store
+        self._parts = parts
+        self._seating = Seating(store, parts.executor, parts.points.observe)
         self._rules: GroupRules | None = None
-        self._seats: Seats | None = None
         self._readies: dict[PeerId, Ready] = {}
         self._plan: Plan | None = None
         """Of the attempt that goes on, or was the last one."""
         self._ballot = 0
         self._began_s = 0.0
+        self._ready_s: float | None = None
+        """When this node's own work of the round was done."""
         self._last_ready_s = 0.0
         self._recent: deque[Pace] = deque(maxlen=NUM_ROUNDS)
         self._is_gathering = False
         self._changed = Signal()
         self._enlisting: set[PeerId] = set()
-        self._writing = asyncio.Lock()
         self._tasks: set[asyncio.Task[Any]] = set()
         self._reducing: set[asyncio.Task[Any]] = set()
 
@@ -64,7 +65,7 @@ class Host:
     @property
     def followers(self) -> tuple[PeerId, ...]:
         """Those with a seat who are here at present."""
-        rules, seats = self._rules, self._seats
+        rules, seats = self._rules, self._seating.seats
         if rules is None or seats is None:
             return ()
         views, now = self._parts.peers.views(), self._parts.clock()
@@ -79,31 +80,23 @@ class Host:
         if before == rules.round:
             return
         self._readies, self._plan, self._ballot = {}, None, 0
-        self._began_s = parts.clock()
+        self._note_pace()
         self._changed.fire()
-        if await self._begin_seats(rules, followers):
+        staying = [peer for peer in followers if self._may_sit(peer)]
+        if await self._seating.begin(genesis.lineage, rules.round, genesis.exchange.num_seats, staying):
             for peer in self.followers:
                 self._tell_seat(peer)
+
+    def _note_pace(self) -> None:
+        """Remember how the last round went, late followers included: the grace of the next ones follows from it."""
+        if self._ready_s is not None:
+            self._recent.append(Pace(self._ready_s - self._began_s, max(0.0, self._last_ready_s - self._ready_s)))
+        self._began_s, self._ready_s = self._parts.clock(), None
 
     def leave(self) -> None:
         """This node is no delegate (any more)."""
         self._rules = None
         self._changed.fire()
-
-    async def _begin_seats(self, rules: GroupRules, followers: tuple[PeerId, ...]) -> bool:
-        num_seats, lineage = rules.genesis.exchange.num_seats, rules.genesis.lineage
-        async with self._writing:
-            try:
-                if self._seats is None:
-                    self._seats = await self._off_loop(self._store.load, lineage, rules.round, num_seats)
-                if self._seats.round < rules.round:
-                    seats = self._seats.next_round(rules.round, [peer for peer in followers if self._may_sit(peer)])
-                    await self._off_loop(self._store.save, lineage, seats)
-                    self._seats = seats
-            except OSError as error:
-                self._observe("group.unwritable", {"why": error.strerror or str(error)})
-                return False
-        return True
 
     def _may_sit(self, peer: PeerId) -> bool:
         rules = self._rules
@@ -120,40 +113,29 @@ class Host:
             return
         match body:
             case Enlist():
-                self._enlist(sender)
+                self._enlist(rules, sender)
             case Ready():
                 self._on_ready(rules, sender, body)
 
-    def _enlist(self, peer: PeerId) -> None:
+    def _enlist(self, rules: GroupRules, peer: PeerId) -> None:
         if peer not in self._enlisting:
             self._enlisting.add(peer)
-            self._spawn(self._give_seat(peer)).add_done_callback(lambda _: self._enlisting.discard(peer))
+            self._spawn(self._give_seat(rules, peer)).add_done_callback(lambda _: self._enlisting.discard(peer))
 
-    async def _give_seat(self, peer: PeerId) -> None:
-        async with self._writing:
-            rules, seats = self._rules, self._seats
-            if rules is None or seats is None or seats.round != rules.round:
-                return
-            given = seats.given_to(peer)
-            if given is not None and given is not seats:
-                try:
-                    await self._off_loop(self._store.save, rules.genesis.lineage, given)
-                except OSError as error:
-                    self._observe("group.unwritable", {"why": error.strerror or str(error)})
-                    return
-                self._seats = given
-        self._tell_seat(peer)
+    async def _give_seat(self, rules: GroupRules, peer: PeerId) -> None:
+        if await self._seating.give(rules.round, peer) and self._rules is rules:
+            self._tell_seat(peer)
 
     def _tell_seat(self, peer: PeerId) -> None:
-        seats = self._seats
+        seats = self._seating.seats
         if seats is None:
             return
         seat = seats.seat_of(peer)
-        why = "" if seat is not None else _refusal(seats)
-        self._parts.mail.post((peer,), Seat(round=seats.round, seat=seat, why=why, group=self.followers))
+        is_full = seat is None and not seats.is_closed
+        self._parts.mail.post((peer,), Seat(round=seats.round, seat=seat, is_full=is_full, group=self.followers))
 
     def _on_ready(self, rules: GroupRules, sender: PeerId, ready: Ready) -> None:
-        seats, plan = self._seats, self._plan
+        seats, plan = self._seating.seats, self._plan
         is_of_round = (ready.parent, ready.parent_state) == (rules.standing.record_id, rules.parent_state)
         if seats is None or seats.seat_of(sender) is None or not is_of_round:
             return
@@ -193,17 +175,16 @@ class Host:
     async def _gather(self, rules: GroupRules, own: Contribution) -> Contribution:
         parts = self._parts
         self._readies[parts.me] = ready_of(own, parts.replica, parts.mail.life)
-        ready_s = parts.clock()
-        await self._until_due(rules, ready_s)
-        self._recent.append(Pace(ready_s - self._began_s, max(0.0, self._last_ready_s - ready_s)))
+        self._ready_s = parts.clock()
+        await self._until_due(rules, self._ready_s)
         faulty: set[PeerId] = set()
         for attempt in range(_MAX_ATTEMPTS + 1):
-            if self._rules is not rules:
+            if self._rules is not rules or (seats := self._seating.seats) is None:
                 return own
             others = self._ready_followers() if attempt < _MAX_ATTEMPTS else []
             if not others and self._plan is None:
                 return own
-            plan = self._make_plan(rules, others, faulty)
+            plan = self._make_plan(rules, seats, others, faulty)
             record, lost = await self._reduce(rules, plan, own)
             if record is not None:
                 return await self._conclude(rules, record, own)
@@ -212,9 +193,9 @@ class Host:
 
     async def _until_due(self, rules: GroupRules, ready_s: float) -> None:
         look_s = rules.genesis.timing.heartbeat_interval_s / _LOOKS_PER_HEARTBEAT
-        while self._rules is rules and self._seats is not None:
+        while self._rules is rules and (seats := self._seating.seats) is not None:
             views, now = self._parts.peers.views(), self._parts.clock()
-            waiting = mustering.awaited(rules, self._seats, self._readies, views, now)
+            waiting = mustering.awaited(rules, seats, self._readies, views, now)
             if mustering.may_plan(rules, (views[peer] for peer in waiting), tuple(self._recent), ready_s, now):
                 return
             await self._changed.wait_for(look_s)
@@ -222,14 +203,13 @@ class Host:
     def _ready_followers(self) -> list[PeerId]:
         return [peer for peer in self.followers if peer in self._readies]
 
-    def _make_plan(self, rules: GroupRules, others: list[PeerId], faulty: set[PeerId]) -> Plan:
-        assert self._seats is not None
+    def _make_plan(self, rules: GroupRules, seats: Seats, others: list[PeerId], faulty: set[PeerId]) -> Plan:
         me, views = self._parts.me, self._parts.peers.views()
         heartbeats = {peer: views[peer].heartbeat for peer in others}
         owners = [peer for peer, said in heartbeats.items() if said is not None and said.reachable]
         readies = {peer: self._readies[peer] for peer in (me, *others)}
         fit = [me, *(peer for peer in owners if peer not in faulty)]
-        self._plan = plan = mustering.make_plan(rules, self._seats, readies, fit, self._ballot)
+        self._plan = plan = mustering.make_plan(rules, seats, readies, fit, self._ballot)
         self._ballot += 1
         return plan
 
@@ -238,7 +218,7 @@ class Host:
         parts, attempt = self._parts, _Attempt(plan, self._observe)
         members = tuple(member.peer for member in plan.members if member.peer != parts.me)
         parts.mail.post(members, GroupPlan(plan=plan))
-        buffer = await self._off_loop(parts.store.attempt, plan)
+        buffer = await off_loop(parts.executor, parts.store.attempt, plan)
         exchange = parts.reduction.exchange(plan, own, rules.genesis, buffer, attempt)
         running = self._spawn(exchange.run())
         self._reducing.add(running)
@@ -258,7 +238,8 @@ class Host:
 
     async def _conclude(self, rules: GroupRules, record: Record, own: Contribution) -> Contribution:
         parts, plan = self._parts, record.plan
-        mean = await self._off_loop(
+        mean = await off_loop(
+            parts.executor,
             Contribution.of,
             parts.grid,
             parts.store.mean(record),
@@ -291,9 +272,6 @@ class Host:
     def _observe(self, point: str, fields: dict[str, object]) -> None:
         self._parts.points.observe(point, fields)
 
-    async def _off_loop(self, work: Any, *arguments: Any, **options: Any) -> Any:
-        return await off_loop(self._parts.executor, work, *arguments, **options)
-
     def _spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
         task = asyncio.create_task(work)
         self._tasks.add(task)
@@ -304,12 +282,6 @@ class Host:
         for task in tuple(self._tasks):
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
-
-
-def _refusal(seats: Seats) -> str:
-    if seats.is_closed:
-        return "this delegate does not know whom it has given seats in this round"
-    return f"all {seats.num_seats - 1} seats of this delegate are taken"
 
 
 class _Attempt:

@@ -48,7 +48,7 @@ class GroupLedger:
         return None if entry is None else entry.envelope
 
     def add(self, delegate: PeerId, result: GroupResult, envelope: bytes) -> None:
-        """Note a result of ``delegate``. Of two with equal means the later attempt counts. Raises `RemoteProtocolError`."""
+        """Note a result of ``delegate``; of two with equal means the later one. Raises `RemoteProtocolError`."""
         check_group_result(delegate, result)
         known = self._entries.get(result.commitment)
         if known is None or order_of(known.record.plan) < order_of(result.record.plan):

@@ -23,7 +23,7 @@ from ..weights import counted_tokens
 from .seats import Seats
 
 _SHARE_OF_ATTEMPT = 0.5
-"""Of `timing.attempt_timeout_s` that a group's attempt may take: the other delegates wait for the delegate meanwhile."""
+"""Of `timing.attempt_timeout_s` that a group's attempt may take: the other delegates wait meanwhile."""
 _TRAINING = frozenset({"training", "ready", "exchanging"})
 
 

@@ -6,17 +6,36 @@ forgotten that its work was used would carry it into the next round.
 
 from __future__ import annotations
 
-import json
-from dataclasses import dataclass
 from pathlib import Path
-from typing import Any, cast
+from typing import Annotated, TypeAlias
+
+from pydantic import Field
 
 from ..durable import replace_durably
 from ..identity import PeerId
-from ..parsing import canonical_json
+from ..parsing import Unreadable, parse
+from ..values import Count, Frozen, Peer, Round
 from .seats import Seated, Seats
 
 _ROUNDS_KEPT = 8
+
+_Taken: TypeAlias = tuple[Annotated[int, Field(ge=1, le=1023)], Peer, Round]
+"""Seat, follower, and since when it has been in the group."""
+
+
+class _SeatsFile(Frozen):
+    lineage: Count
+    round: Round
+    is_closed: bool
+    taken: Annotated[tuple[_Taken, ...], Field(max_length=1023)]
+
+    def seats(self, num_seats: int) -> Seats:
+        taken = {seat: Seated(peer, since) for seat, peer, since in self.taken}
+        return Seats(self.lineage, self.round, num_seats, taken, is_closed=self.is_closed)
+
+
+class _PartsFile(Frozen):
+    parts: Annotated[tuple[tuple[Round, Peer], ...], Field(max_length=1024)]
 
 
 class SeatStore:
@@ -33,43 +52,34 @@ class SeatStore:
         in that round (`Seats.is_closed`), also after another restart.
         """
         try:
-            content = _read(self._path)
-            if content["lineage"] == lineage and content["round"] <= number:
-                return _seats_of(content, num_seats)
-            if content["lineage"] < lineage:
-                return Seats(number, num_seats)
-        except (OSError, ValueError, KeyError, TypeError):
-            pass
-        closed = Seats(number, num_seats, is_closed=True)
-        self.save(lineage, closed)
+            known = parse(_SeatsFile, self._path.read_bytes()).seats(num_seats)
+        except (OSError, Unreadable):
+            known = None
+        if known is not None and known.lineage == lineage and known.round <= number:
+            return known
+        if known is not None and known.lineage < lineage:
+            return Seats(lineage, number, num_seats)
+        closed = Seats(lineage, number, num_seats, is_closed=True)
+        self.save(closed)
         return closed
 
-    def save(self, lineage: int, seats: Seats) -> None:
+    def save(self, seats: Seats) -> None:
         """Before anybody is told of a seat. Raises OSError."""
-        taken = [[seat, seated.peer, seated.since] for seat, seated in sorted(seats.taken.items())]
-        content = {"lineage": lineage, "round": seats.round, "is_closed": seats.is_closed, "taken": taken}
-        replace_durably(self._path, canonical_json(content))
+        taken = tuple((seat, seated.peer, seated.since) for seat, seated in sorted(seats.taken.items()))
+        content = _SeatsFile(lineage=seats.lineage, round=seats.round, is_closed=seats.is_closed, taken=taken)
+        replace_durably(self._path, content.canonical())
 
 
-def _seats_of(content: dict[str, Any], num_seats: int) -> Seats:
-    taken = {int(seat): Seated(PeerId(str(peer)), int(since)) for seat, peer, since in content["taken"]}
-    return Seats(int(content["round"]), num_seats, taken, is_closed=bool(content["is_closed"]))
-
-
-@dataclass
 class PartStore:
     """Round → the delegate whose group has had this node's work, or some of it."""
 
-    path: Path
-
-    def __post_init__(self) -> None:
-        self.path.parent.mkdir(parents=True, exist_ok=True)
-        self._parts: dict[int, PeerId] = {}
+    def __init__(self, path: Path) -> None:
+        self._path = path
+        path.parent.mkdir(parents=True, exist_ok=True)
         try:
-            content = _read(self.path)
-            self._parts = {int(number): PeerId(str(peer)) for number, peer in content.items()}
-        except (OSError, ValueError):
-            pass  # no file yet; or with its disk the node has lost what it has trained as well
+            self._parts = dict(parse(_PartsFile, path.read_bytes()).parts)
+        except (OSError, Unreadable):
+            self._parts: dict[int, PeerId] = {}  # no file yet; or with the disk, what was trained is lost as well
 
     def delegate_of(self, number: int) -> PeerId | None:
         return self._parts.get(number)
@@ -80,12 +90,5 @@ class PartStore:
             return
         kept = {known: peer for known, peer in self._parts.items() if number - _ROUNDS_KEPT < known < number}
         kept[number] = delegate
-        replace_durably(self.path, canonical_json({str(known): peer for known, peer in kept.items()}))
+        replace_durably(self._path, _PartsFile(parts=tuple(kept.items())).canonical())
         self._parts = kept
-
-
-def _read(path: Path) -> dict[str, Any]:
-    content = json.loads(path.read_bytes())
-    if not isinstance(content, dict):
-        raise ValueError("no JSON object")
-    return cast("dict[str, Any]", content)

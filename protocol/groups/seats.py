@@ -25,6 +25,7 @@ class Seated:
 class Seats:
     """The seats of one round, numbered from 1; 0 is the delegate's own."""
 
+    lineage: int
     round: int
     num_seats: int
     """The delegate's included."""
@@ -52,4 +53,4 @@ class Seats:
     def next_round(self, number: int, staying: Collection[PeerId]) -> Seats:
         """The seats of a later round: those of ``staying`` stay theirs, all others are free."""
         kept = {seat: seated for seat, seated in self.taken.items() if seated.peer in staying}
-        return Seats(number, self.num_seats, kept)
+        return Seats(self.lineage, number, self.num_seats, kept)

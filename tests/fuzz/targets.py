@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from .evidence_targets import EVIDENCE_TARGETS
 from .file_targets import DASHBOARD_TARGETS, FILE_TARGETS
+from .group_targets import GROUP_TARGETS
 from .harness import Target
 from .network_targets import MESSAGE_TARGETS, STREAM_TARGETS
 from .proof_targets import PROOF_TARGETS
@@ -24,6 +25,7 @@ TARGETS: tuple[Target, ...] = (
     *DASHBOARD_TARGETS,
     *PROOF_TARGETS,
     *EVIDENCE_TARGETS,
+    *GROUP_TARGETS,
     *RULE_TARGETS,
     *TOOL_TARGETS,
 )
