@@ -139,6 +139,7 @@ class RoundDriver:
             store=ResultStore(folder / "means", setup.grid, keep_rounds=1),
             ledger=GroupLedger(setup.rules.run_id),
             executor=self._executor,
+            greet=contact.heartbeats.say_to,
             clock=setup.clock,
         )
         groups = Groups(parts, self._transport, self._pending, folder)

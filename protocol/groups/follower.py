@@ -9,8 +9,7 @@ from __future__ import annotations
 
 import asyncio
 import random
-from collections.abc import Coroutine, Sequence
-from typing import Any
+from collections.abc import Sequence
 
 from ..chunks import Contribution
 from ..identity import PeerId
@@ -21,6 +20,7 @@ from ..pending import Pending, ready_of
 from ..record import Plan
 from ..round_machine import Phase
 from ..spec import Genesis, TimingConfig
+from ..tasks import Background
 from ..transport import RemoteProtocolError, Transport
 from . import choice, mustering
 from .choice import Candidate
@@ -55,7 +55,7 @@ class Follower:
         self._plan: Plan | None = None
         self._exchange: asyncio.Task[None] | None = None
         self._search: asyncio.Task[None] | None = None
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._background = Background()
 
     # --- where it stands ----------------------------------------------------------------------------------------------
 
@@ -153,7 +153,7 @@ class Follower:
     def _look_around(self, genesis: Genesis) -> None:
         is_behind = bool(self._parts.peers.ahead(self.round - 1))
         if not is_behind and self._search is None:
-            self._search = self._spawn(self._find(genesis))
+            self._search = self._background.spawn(self._find(genesis))
 
     async def _find(self, genesis: Genesis) -> None:
         try:
@@ -187,6 +187,7 @@ class Follower:
         self.delegate, self._joined_s = delegate, self._parts.clock()
         self._asked_s = self._joined_s
         self._parts.points.observe("group.joined", {"peer": delegate})
+        self._parts.greet(delegate)  # it is then no stranger's question that it gets
         self._parts.mail.post((delegate,), Enlist(round=self.round))
 
     # --- what others say ----------------------------------------------------------------------------------------------
@@ -232,7 +233,7 @@ class Follower:
             return
         self._plan = plan
         self._stop_exchange()
-        self._exchange = self._spawn(self._take_part(genesis, plan, contribution))
+        self._exchange = self._background.spawn(self._take_part(genesis, plan, contribution))
 
     def learn(self, sender: PeerId, result: GroupResult, envelope: bytes) -> None:
         """A delegate that has had our work says what its group has made of it. Raises `RemoteProtocolError`."""
@@ -290,13 +291,6 @@ class Follower:
 
     # --- life ---------------------------------------------------------------------------------------------------------
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> asyncio.Task[None]:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
-
     async def close(self) -> None:
-        for task in tuple(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self.leave()
+        await self._background.close()

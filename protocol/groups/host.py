@@ -9,7 +9,6 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Coroutine
 from typing import Any
 
 from ..chunks import Contribution
@@ -21,6 +20,7 @@ from ..offload import off_loop
 from ..pending import ready_of
 from ..record import Plan, Record, SpanResult
 from ..spec import Genesis
+from ..tasks import Background
 from ..wakeup import Signal
 from . import mustering
 from .mustering import GroupRules
@@ -52,7 +52,7 @@ class Host:
         self._is_gathering = False
         self._changed = Signal()
         self._enlisting: set[PeerId] = set()
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._background = Background()
         self._reducing: set[asyncio.Task[Any]] = set()
 
     # --- who is here --------------------------------------------------------------------------------------------------
@@ -120,7 +120,7 @@ class Host:
     def _enlist(self, rules: GroupRules, peer: PeerId) -> None:
         if peer not in self._enlisting:
             self._enlisting.add(peer)
-            self._spawn(self._give_seat(rules, peer)).add_done_callback(lambda _: self._enlisting.discard(peer))
+            self._background.spawn(self._give_seat(rules, peer)).add_done_callback(lambda _: self._enlisting.discard(peer))
 
     async def _give_seat(self, rules: GroupRules, peer: PeerId) -> None:
         if await self._seating.give(rules.round, peer) and self._rules is rules:
@@ -220,7 +220,7 @@ class Host:
         parts.mail.post(members, GroupPlan(plan=plan))
         buffer = await off_loop(parts.executor, parts.store.attempt, plan)
         exchange = parts.reduction.exchange(plan, own, rules.genesis, buffer, attempt)
-        running = self._spawn(exchange.run())
+        running = asyncio.create_task(exchange.run())
         self._reducing.add(running)
         running.add_done_callback(self._reducing.discard)
         try:
@@ -272,16 +272,12 @@ class Host:
     def _observe(self, point: str, fields: dict[str, object]) -> None:
         self._parts.points.observe(point, fields)
 
-    def _spawn(self, work: Coroutine[Any, Any, Any]) -> asyncio.Task[Any]:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-        return task
-
     async def close(self) -> None:
-        for task in tuple(self._tasks):
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        self.leave()
+        reducing = tuple(self._reducing)
+        self.end()
+        await asyncio.gather(*reducing, return_exceptions=True)
+        await self._background.close()
 
 
 class _Attempt:

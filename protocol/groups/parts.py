@@ -31,6 +31,8 @@ class GroupParts:
     """Means of groups, apart from those of rounds: nobody else ever asks for them."""
     ledger: GroupLedger
     executor: Executor
+    greet: Callable[[PeerId], None]
+    """Sends a heartbeat to one peer."""
     clock: Callable[[], float]
 
     @property

@@ -13,11 +13,19 @@ from atoll.protocol.chunks import Contribution
 from atoll.protocol.groups.places import Place
 from atoll.protocol.identity import Identity, PeerId
 from atoll.protocol.outcomes import Committed, RoundEvent
-from atoll.protocol.spec import ExchangeConfig, Genesis, LimitsConfig
+from atoll.protocol.spec import ExchangeConfig, Genesis, LimitsConfig, TimingConfig
 
 from .test_round_driver import GRID, MeanReplica, Swarm, genesis_of
 
-LEASE_SAMPLES = 10
+TIMING = TimingConfig(
+    heartbeat_interval_s=0.2,
+    heartbeat_timeout_s=1.5,
+    drop_after_s=30,
+    ready_grace_s=5,
+    progress_timeout_s=1.4,
+    attempt_timeout_s=8,
+    quorum_timeout_s=40,
+)
 
 
 def two_tier_genesis(delegates: list[Identity], others: list[Identity], group_size: int) -> Genesis:
@@ -26,6 +34,7 @@ def two_tier_genesis(delegates: list[Identity], others: list[Identity], group_si
         update={
             "exchange": ExchangeConfig(codec="float32", topology="two_tier", group_size=group_size),
             "limits": LimitsConfig(max_peers=len(delegates)),
+            "timing": TIMING,
         }
     )
 
