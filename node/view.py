@@ -79,7 +79,7 @@ def shares(commit: Commit | None, rules: Genesis) -> dict[PeerId, float]:
         return {}
     plan, total = commit.record.plan, dict.fromkeys(participants(commit), 0.0)
     for span, result in zip(plan.spans, commit.record.results, strict=True):
-        each = weights(plan, result.included, rules.trust, rules.limits)
+        each = weights(plan, result.included, rules.trust, rules.member_limits)
         for member, weight in zip(plan.members, each, strict=True):
             if weight > 0:
                 total[member.peer] += span.num_chunks * weight

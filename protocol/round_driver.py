@@ -10,7 +10,7 @@ here; the observer hears of it as ``round.applied``. `RoundDriver.contribute` re
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterable
+from collections.abc import Coroutine, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -38,6 +38,7 @@ from .peers import PeerInfo
 from .pending import Pending
 from .reduction import Reduction
 from .result_signer import ResultSigner
+from .result_transfer import rotated
 from .results import ResultStore
 from .round_loop import RoundLoop, Work
 from .round_machine import Phase, Tick, Woke
@@ -119,7 +120,7 @@ class RoundDriver:
             store=self._results,
             signer=ResultSigner(self._setup.identity, self._setup.folder / "signed"),
             oversight=self._oversight,
-            peers=self._peers.others,
+            sources=self._sources,
             feed=self._queue.put,
             observe=self._points.observe,
         )
@@ -145,6 +146,10 @@ class RoundDriver:
         groups = Groups(parts, self._transport, self._pending, folder)
         contact.peers.circle = groups.circle
         return groups
+
+    def _sources(self, span: int, waited_s: float) -> Sequence[PeerId]:
+        """Whom to ask for a span of the round's result, in order."""
+        return self._topology.sources(span, waited_s) or rotated(self._peers.circle(), span)
 
     def _standpoint(self) -> Standpoint:
         return Standpoint(self.phase, self.provisional, self.group)
@@ -251,7 +256,7 @@ class RoundDriver:
         offer = self._pending.open(gathered)
         self._queue.put(offer)
         outcome = await offer.outcome
-        self._topology.settled(outcome)
+        await self._topology.settled(outcome)
         return outcome
 
     # --- life ---------------------------------------------------------------------------------------------------------

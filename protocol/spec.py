@@ -196,7 +196,7 @@ class LimitsConfig(Frozen):
     """Bounds on what a peer declares of itself."""
 
     max_tokens_per_round: Annotated[int, Field(ge=1, le=2**53)] = 2**40
-    """A contribution's weight is clamped to this."""
+    """A peer's contribution weighs no more than this; a group's, no more than its peers' together."""
     max_peers: Annotated[int, Field(ge=1, le=1024)] = 128
     served_bytes_per_s: Annotated[float, Field(ge=65_536, le=1e12)] = 64 * 2**20
     """Results, commits and state that a node gives to one peer, over any longer time."""
@@ -240,6 +240,12 @@ class Genesis(Frozen):
     def rules_id(self) -> str:
         """SHA-256 of the canonical bytes, hexadecimal: which rules are in force."""
         return self.content_id()
+
+    @cached_property
+    def member_limits(self) -> LimitsConfig:
+        """`limits`, for the contribution of a roster's member: in two-tier rounds that is its whole group's."""
+        most = min(self.limits.max_tokens_per_round * self.exchange.num_seats, 2**53)
+        return self.limits.model_copy(update={"max_tokens_per_round": most})
 
     @property
     def run_id(self) -> str:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 from .chunks import Contribution
 from .groups.places import Place
 from .identity import PeerId
@@ -52,11 +54,15 @@ class Topology:
         """Whether a contribution that is offered now goes another way than through the round machine."""
         return False
 
-    def settled(self, outcome: Outcome) -> None:
+    async def settled(self, outcome: Outcome) -> None:
         """Nothing waits for this node's contribution any more: its bytes may change."""
 
     def decided(self, commit: Commit) -> None:
         """The present round is decided; its means may still have to be fetched."""
+
+    def sources(self, span: int, waited_s: float) -> Sequence[PeerId]:
+        """Whom to ask for a span of the present round's result, after ``waited_s`` of asking; empty: anybody."""
+        return ()
 
     async def counted(self, commit: Commit) -> tuple[bool, ...]:
         """Per span of an applied commit's plan, whether this node's work is in its mean (S6)."""

@@ -48,7 +48,7 @@ def account(commit: Commit, delegate: PeerId | None, me: PeerId, results: Mappin
 
 
 def flags_of(found: Account, commit: Commit) -> tuple[bool, ...]:
-    """Per span of the commit's plan whether the work counts as used up. What nobody knows does: better lost than twice."""
+    """Per span of the commit's plan whether the work counts as used up; what nobody knows does."""
     return (True,) * len(commit.record.plan.spans) if found is UNKNOWN else found
 
 

@@ -25,6 +25,7 @@ from ..transport import RemoteProtocolError, Transport
 from . import choice, mustering
 from .choice import Candidate
 from .counting import UNKNOWN, account, flags_of
+from .hand_down import Crew, sources
 from .mustering import GroupRules
 from .parts import GroupParts
 from .places import Place
@@ -89,6 +90,8 @@ class Follower:
         self._end()
 
     def _end(self) -> None:
+        if self._plan is not None:
+            self._parts.reduction.cancel(self._plan.content_id())  # nothing of it is shown any more
         self._ready = self._plan = None
         self._stop_exchange()
 
@@ -268,6 +271,19 @@ class Follower:
         self._end()
         self._ready = ready_of(contribution, parts.replica, parts.mail.life)
         parts.mail.post((place.member,), self._ready)
+
+    def sources(self, span: int, waited_s: float) -> Sequence[PeerId]:
+        """Whom to ask for a span of the round's result: the group first, so that the delegate gives it away once.
+
+        Empty, for anybody, if that does not lead to it soon.
+        """
+        delegate, plan, parts = self.delegate, self._plan, self._parts
+        if delegate is None or waited_s > 2 * self._timing.progress_timeout_s:
+            return ()
+        crew = Crew(delegate, ()) if plan is None or plan.leader != delegate else Crew.of(plan)
+        line = crew.line(span, parts.me)
+        gone = [peer for peer in line if not parts.peers.may_live(peer, self._timing.heartbeat_timeout_s)]
+        return sources(line, gone, is_patient=waited_s < self._timing.progress_timeout_s)
 
     async def account(self, commit: Commit) -> tuple[bool, ...]:
         """Which spans of a decided round have our work in them. Asks around if that is not known here."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from pathlib import Path
 
 from ..chunks import Contribution
@@ -113,9 +114,9 @@ class Groups(Topology):
             self._follower.offer(contribution)
         return not self.is_delegate
 
-    def settled(self, outcome: Outcome) -> None:
+    async def settled(self, outcome: Outcome) -> None:
         if self.is_delegate:
-            self._host.end()
+            await self._host.end()
             if isinstance(outcome, Aborted):
                 self._host.withdraw(outcome.reason)
 
@@ -125,6 +126,9 @@ class Groups(Topology):
         if self._parts.me in plan.roster:
             others = [peer for peer in self.circle() if peer not in plan.roster]
             self._parts.mail.post(others, commit)
+
+    def sources(self, span: int, waited_s: float) -> Sequence[PeerId]:
+        return () if self.is_delegate else self._follower.sources(span, waited_s)
 
     async def counted(self, commit: Commit) -> tuple[bool, ...]:
         self._parts.store.prune(commit.record)

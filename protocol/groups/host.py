@@ -7,22 +7,20 @@ says so to those who have taken part. If the contribution is withdrawn, so are t
 
 from __future__ import annotations
 
-import asyncio
 from collections import deque
-from typing import Any
 
 from ..chunks import Contribution
-from ..exchange import ExchangeEvent, SelfExcluded, SpanHeld, SpanLost
 from ..grace import NUM_ROUNDS, Pace
 from ..identity import PeerId
 from ..messages import Enlist, GroupPlan, GroupResult, GroupResultCopy, GroupWithdrawn, Ready, Seat
 from ..offload import off_loop
 from ..pending import ready_of
-from ..record import Plan, Record, SpanResult
+from ..record import Plan, Record
 from ..spec import Genesis
 from ..tasks import Background
 from ..wakeup import Signal
 from . import mustering
+from .attempt import GroupAttempt
 from .mustering import GroupRules
 from .parts import GroupParts
 from .seat_store import SeatStore
@@ -41,8 +39,6 @@ class Host:
         self._seating = Seating(store, parts.executor, parts.points.observe)
         self._rules: GroupRules | None = None
         self._readies: dict[PeerId, Ready] = {}
-        self._plan: Plan | None = None
-        """Of the attempt that goes on, or was the last one."""
         self._ballot = 0
         self._began_s = 0.0
         self._ready_s: float | None = None
@@ -53,7 +49,10 @@ class Host:
         self._changed = Signal()
         self._enlisting: set[PeerId] = set()
         self._background = Background()
-        self._reducing: set[asyncio.Task[Any]] = set()
+        self._attempts: list[GroupAttempt] = []
+        """Of this round, or of the last one, while it is not over."""
+        self._barred: set[PeerId] = set()
+        """Followers that have lied about a mean: they get no seat from this node while it runs."""
 
     # --- who is here --------------------------------------------------------------------------------------------------
 
@@ -69,7 +68,8 @@ class Host:
         if rules is None or seats is None:
             return ()
         views, now = self._parts.peers.views(), self._parts.clock()
-        return tuple(peer for peer in seats.peers if mustering.follows(views.get(peer), rules, now))
+        seated = (peer for peer in seats.peers if peer not in self._barred)
+        return tuple(peer for peer in seated if mustering.follows(views.get(peer), rules, now))
 
     async def begin(self, genesis: Genesis) -> None:
         """A round begins (or begins anew): followers that are still here keep their seats, and are told so."""
@@ -79,7 +79,7 @@ class Host:
         self._rules = rules = GroupRules(genesis, parts.me, standing, parts.replica.state_hash, parts.grid.num_chunks)
         if before == rules.round:
             return
-        self._readies, self._plan, self._ballot = {}, None, 0
+        self._readies, self._ballot = {}, 0
         self._note_pace()
         self._changed.fire()
         staying = [peer for peer in followers if self._may_sit(peer)]
@@ -100,7 +100,7 @@ class Host:
 
     def _may_sit(self, peer: PeerId) -> bool:
         rules = self._rules
-        if rules is None or peer in rules.standing.roster:
+        if rules is None or peer in rules.standing.roster or peer in self._barred:
             return False
         return peer not in rules.standing.ejected and peer not in rules.genesis.control.banned
 
@@ -120,7 +120,8 @@ class Host:
     def _enlist(self, rules: GroupRules, peer: PeerId) -> None:
         if peer not in self._enlisting:
             self._enlisting.add(peer)
-            self._background.spawn(self._give_seat(rules, peer)).add_done_callback(lambda _: self._enlisting.discard(peer))
+            giving = self._background.spawn(self._give_seat(rules, peer))
+            giving.add_done_callback(lambda _: self._enlisting.discard(peer))
 
     async def _give_seat(self, rules: GroupRules, peer: PeerId) -> None:
         if await self._seating.give(rules.round, peer) and self._rules is rules:
@@ -135,7 +136,7 @@ class Host:
         self._parts.mail.post((peer,), Seat(round=seats.round, seat=seat, is_full=is_full, group=self.followers))
 
     def _on_ready(self, rules: GroupRules, sender: PeerId, ready: Ready) -> None:
-        seats, plan = self._seating.seats, self._plan
+        seats = self._seating.seats
         is_of_round = (ready.parent, ready.parent_state) == (rules.standing.record_id, rules.parent_state)
         if seats is None or seats.seat_of(sender) is None or not is_of_round:
             return
@@ -143,6 +144,7 @@ class Host:
             self._last_ready_s = self._parts.clock()
         self._readies[sender] = ready
         self._changed.fire()
+        plan = self._attempts[-1].plan if self._attempts else None
         if plan is not None and any(member.peer == sender for member in plan.members):
             self._repeat(sender, plan)
 
@@ -177,18 +179,20 @@ class Host:
         self._readies[parts.me] = ready_of(own, parts.replica, parts.mail.life)
         self._ready_s = parts.clock()
         await self._until_due(rules, self._ready_s)
-        faulty: set[PeerId] = set()
-        for attempt in range(_MAX_ATTEMPTS + 1):
+        lost: set[PeerId] = set()
+        for number in range(_MAX_ATTEMPTS + 1):
             if self._rules is not rules or (seats := self._seating.seats) is None:
                 return own
-            others = self._ready_followers() if attempt < _MAX_ATTEMPTS else []
-            if not others and self._plan is None:
-                return own
-            plan = self._make_plan(rules, seats, others, faulty)
-            record, lost = await self._reduce(rules, plan, own)
+            others = self._ready_followers() if number < _MAX_ATTEMPTS else []
+            if not others and not self._attempts:
+                return own  # nobody has taken part in anything
+            attempt = GroupAttempt(parts, self._make_plan(rules, seats, others, lost), own, rules.genesis)
+            self._attempts.append(attempt)
+            record = await attempt.run()
             if record is not None:
                 return await self._conclude(rules, record, own)
-            faulty |= lost
+            lost |= attempt.lost
+            self._barred |= attempt.liars
         return own
 
     async def _until_due(self, rules: GroupRules, ready_s: float) -> None:
@@ -209,32 +213,8 @@ class Host:
         owners = [peer for peer, said in heartbeats.items() if said is not None and said.reachable]
         readies = {peer: self._readies[peer] for peer in (me, *others)}
         fit = [me, *(peer for peer in owners if peer not in faulty)]
-        self._plan = plan = mustering.make_plan(rules, seats, readies, fit, self._ballot)
         self._ballot += 1
-        return plan
-
-    async def _reduce(self, rules: GroupRules, plan: Plan, own: Contribution) -> tuple[Record | None, set[PeerId]]:
-        """The group's record, or the owners that were lost."""
-        parts, attempt = self._parts, _Attempt(plan, self._observe)
-        members = tuple(member.peer for member in plan.members if member.peer != parts.me)
-        parts.mail.post(members, GroupPlan(plan=plan))
-        buffer = await off_loop(parts.executor, parts.store.attempt, plan)
-        exchange = parts.reduction.exchange(plan, own, rules.genesis, buffer, attempt)
-        running = asyncio.create_task(exchange.run())
-        self._reducing.add(running)
-        running.add_done_callback(self._reducing.discard)
-        try:
-            while not attempt.is_over and not running.done():
-                await attempt.changed.wait_for(rules.genesis.timing.heartbeat_interval_s)
-        except asyncio.CancelledError:
-            running.cancel()
-            raise
-        if running.done():
-            running.result()
-        record = attempt.record
-        if record is None:
-            running.cancel()
-        return record, attempt.lost
+        return mustering.make_plan(rules, seats, readies, fit, self._ballot)
 
     async def _conclude(self, rules: GroupRules, record: Record, own: Contribution) -> Contribution:
         parts, plan = self._parts, record.plan
@@ -255,10 +235,11 @@ class Host:
         self._observe("group.reduced", {"num_peers": len(plan.members), "tokens": mean.tokens})
         return mean
 
-    def end(self) -> None:
+    async def end(self) -> None:
         """The round is decided, or this node's contribution withdrawn: its bytes may change from now on."""
-        for task in self._reducing:
-            task.cancel()
+        attempts, self._attempts = self._attempts, []
+        for attempt in attempts:
+            await attempt.stop()
 
     def withdraw(self, why: str) -> None:
         """The round did not take the group's contribution. Its peers' have changed when they offer them again."""
@@ -274,43 +255,5 @@ class Host:
 
     async def close(self) -> None:
         self.leave()
-        reducing = tuple(self._reducing)
-        self.end()
-        await asyncio.gather(*reducing, return_exceptions=True)
+        await self.end()
         await self._background.close()
-
-
-class _Attempt:
-    """Follows one exchange of the group on the delegate's side."""
-
-    def __init__(self, plan: Plan, observe: Any) -> None:
-        self._plan, self._observe = plan, observe
-        self._held: dict[int, SpanResult] = {}
-        self.lost: set[PeerId] = set()
-        """Owners that have failed."""
-        self.changed = Signal()
-
-    def __call__(self, event: ExchangeEvent) -> None:
-        match event:
-            case SpanHeld():
-                self._held[event.span] = event.result
-            case SpanLost():
-                self.lost.add(event.owner)
-                self._observe("exchange.lost", {"peer": event.owner, "span": event.span, "why": event.why})
-            case SelfExcluded():
-                self.lost.add(event.owner)  # its mean goes on without ours, and to the others only
-            case _:
-                pass
-        self.changed.fire()
-
-    @property
-    def record(self) -> Record | None:
-        """What the group has reduced, once all of it is here."""
-        if len(self._held) < len(self._plan.spans):
-            return None
-        results = tuple(self._held[index] for index in range(len(self._plan.spans)))
-        return Record(plan=self._plan, results=results)
-
-    @property
-    def is_over(self) -> bool:
-        return bool(self.lost) or self.record is not None

@@ -12,6 +12,7 @@ import numpy as np
 from atoll.protocol.chunks import Contribution
 from atoll.protocol.groups.places import Place
 from atoll.protocol.identity import Identity, PeerId
+from atoll.protocol.memory import MemoryNetwork
 from atoll.protocol.outcomes import Committed, RoundEvent
 from atoll.protocol.spec import ExchangeConfig, Genesis, LimitsConfig, TimingConfig
 
@@ -55,6 +56,7 @@ class TwoTierSwarm(Swarm):
 
     def __init__(self, folder: Path, genesis: Genesis) -> None:
         super().__init__(folder, genesis)
+        self.network = MemoryNetwork(progress_timeout_s=TIMING.progress_timeout_s)
         self.work: dict[PeerId, Work] = {}
         self._labour: dict[PeerId, asyncio.Task[None]] = {}
 
