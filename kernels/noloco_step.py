@@ -77,15 +77,15 @@ def _step(
     terms: PairTerms,
     scratch: Float32Array,
 ) -> None:
-    factors = PairTerms(*map(np.float32, terms))
+    alpha, own, other, pull = map(np.float32, terms)
     with np.errstate(over="ignore", under="ignore", invalid="ignore"):
-        momentum *= factors.momentum
-        np.multiply(delta, factors.own, out=scratch)
+        momentum *= alpha
+        np.multiply(delta, own, out=scratch)
         momentum -= scratch
         if partner is not None:
-            np.multiply(partner.delta, factors.other, out=scratch)
+            np.multiply(partner.delta, other, out=scratch)
             momentum -= scratch
             np.subtract(weights, partner.weights, out=scratch)
-            scratch *= factors.pull
+            scratch *= pull
             momentum -= scratch
         weights += momentum

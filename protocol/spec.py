@@ -151,7 +151,7 @@ class TrustConfig(Frozen):
 
 
 class GossipConfig(Frozen):
-    """Gossip rounds: pairs of peers swap pseudo-gradients and weights. Replicas differ, and nobody certifies a state."""
+    """Gossip rounds: pairs swap pseudo-gradients and weights. Replicas differ, and nobody certifies a state."""
 
     max_rounds_apart: Annotated[int, Field(ge=0, le=16)] = 2
     """Peers whose rounds are further apart do not pair; who is further behind than most starts anew, from others'
@@ -252,7 +252,7 @@ class Genesis(Frozen):
             return self
         if self.membership.mode == "open":
             raise ValueError(
-                'exchange.topology = "gossip" with membership.mode = "open": strangers could be everybody's partner, '
+                'exchange.topology = "gossip" with membership.mode = "open": strangers could be partners of all, '
                 'and no quorum outvotes them; use mode "listed" or "invite"'
             )
         if self.membership.witnesses or self.recovery.delegates or self.archive.peers:

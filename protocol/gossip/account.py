@@ -56,6 +56,7 @@ class Company:
 
 
 def account(
+    me: PeerId,
     genesis: Genesis,
     standing: Standing,
     state_hash: str,
@@ -65,8 +66,10 @@ def account(
     round_number: int,
     num_chunks: int,
 ) -> Commit:
-    """The account of a round that ends as ``round_number``; ``parts``: our own first, then the partner's, if any."""
-    me = parts[0].peer
+    """The account of a round that ends as ``round_number``.
+
+    ``parts``: our own first, then the partner's, if any; none at all where ``me`` has begun with others' weights.
+    """
     roster = (me, *sorted(set(company.present) - {me}))[:1024]
     candidates = {peer: company.tickets.get(peer) for peer in roster if peer not in standing.guest_of}
     admitted = let_in(genesis, standing, (), candidates)
@@ -91,8 +94,12 @@ def account(
         attempt_timeout_s=genesis.timing.attempt_timeout_s,
     )
     included = tuple(part.counts or part.peer == me for part in parts)
-    result = SpanResult(plan=plan.content_id(), span=0, included=included, digest=parts[0].terms.delta.digest)
+    result = SpanResult(plan=plan.content_id(), span=0, included=included, digest=_digest(parts))
     return Commit(record=Record(plan=plan, results=(result,)), ballot=0, votes=())
+
+
+def _digest(parts: tuple[Part, ...]) -> str:
+    return parts[0].terms.delta.digest if parts else "0" * 64
 
 
 def _admissions(

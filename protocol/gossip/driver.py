@@ -8,96 +8,82 @@ rules of the run, its operators' amendments, the gate, mail and heartbeats are t
 from __future__ import annotations
 
 import asyncio
-from collections import deque
 from collections.abc import Coroutine, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import replace
-from math import sqrt
 from typing import Any
 
-from ..amending import Amending, Learned, parsed
-from ..amendments import Amendment
+from ..amendments import Amendment, RunRules
 from ..chunks import Contribution
 from ..contact import Contact, Standpoint
 from ..driver import DriverSetup
-from ..envelope import InvalidMessage
 from ..exchange import ExchangeCounters
 from ..identity import PeerId
 from ..lag import FAR_BEHIND_ROUNDS
-from ..messages import Amendments, AmendmentsRequest, Heartbeat, Message, Provisional, Refused
-from ..outcomes import Aborted, Committed, Outcome
+from ..messages import Provisional
+from ..outcomes import Aborted, Outcome
 from ..peers import PeerInfo
 from ..results import ResultStore
 from ..round_machine import Phase
-from ..sealing import ClockApart, OtherLineage
 from ..spec import PROTOCOL_VERSION, Genesis
-from ..tickets import Ticket
-from ..transport import RemoteProtocolError, Transport
+from ..transport import Transport
 from ..wakeup import Signal
-from .account import Company, Part, Swapped, account
-from .admission import NUM_NORMS, Bounds, factors
 from .distrust import Distrust
+from .hearing import Hearing
 from .pairing import Draw
-from .partnering import Limits, PairHost, Partnering
+from .partnering import PairHost, Partnering
 from .probation import Probation
-from .replica import GossipReplica, Used
+from .replica import GossipReplica
+from .rounds import Rounds, Surroundings
 from .search import Rules, Sight
-from .swap import Taken
-from .vectors import Grids, Vectors
-from .views import is_behind, next_round, sights
+from .vectors import Grids
+from .views import is_behind, sights
 
 _LOOKS_PER_HEARTBEAT = 4
-_OUTDATED = "the run needs a newer version of atoll"
+_BEHIND = "most peers are too far ahead to swap with; their weights are loaded first"
 
 
 class GossipDriver:
     """Takes part in the rounds of one gossip run. Construct it inside the event loop.
 
-    ``setup.replica`` must be a `GossipReplica`, passed as ``replica``. ``setup.sync`` is awaited when most peers are
-    too far ahead to pair with: it must install others' weights (`joining`), or leave the replica as it is.
+    ``replica`` is ``setup.replica``, which must be able to step by itself. ``setup.sync`` is awaited when most peers
+    are too far ahead to pair with: it must install others' weights (`joining`), or leave the replica as it is.
     """
 
     def __init__(self, setup: DriverSetup, replica: GossipReplica) -> None:
-        self._setup, self._replica = setup, replica
-        self._genesis = setup.rules
-        self._contact = contact = Contact(setup, lambda: Standpoint(self.phase))
-        self._points = contact.points
-        timing, founders = self._genesis.timing, setup.book.rules.genesis.membership.roster
-        self._amending = Amending(
-            setup.book, contact.mail, self._points.observe, timing.heartbeat_interval_s, setup.clock
-        )
-        folder = setup.folder / "gossip"
-        self._probation = Probation(folder / "known.json", founders, self._genesis.trust.probation_rounds)
+        self._setup, self._replica, self._genesis = setup, replica, setup.rules
+        self._contact = Contact(setup, lambda: Standpoint(self._told_phase))
+        self._points = self._contact.points
+        self._hearing = Hearing(setup, self._contact, self._look, self._obey)
         self._distrust = Distrust()
-        self._tickets: dict[PeerId, Ticket] = {}
         self._executor = ThreadPoolExecutor(max_workers=2, thread_name_prefix="swap")
-        self._grids = Grids.of(setup.grid)
         self._results = ResultStore(setup.folder / "results", setup.grid, FAR_BEHIND_ROUNDS)
-        self._partnering = Partnering(self._pair_host())
-        self._norms: deque[float] = deque(maxlen=NUM_NORMS)
-        self._learned: asyncio.Queue[Learned] = asyncio.Queue()
+        self._partnering, self._rounds = self._make_rounds()
         self._changed = Signal()
-        self._is_stepping = False
         self._sync_task: asyncio.Task[None] | None = None
         self._tasks: set[asyncio.Task[None]] = set()
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Gets the exception that ended the driver, if one does; the node should wait for it."""
 
-    def _pair_host(self) -> PairHost:
-        setup = self._setup
-        return PairHost(
+    def _make_rounds(self) -> tuple[Partnering, Rounds]:
+        setup, grids, folder = self._setup, Grids.of(self._setup.grid), self._setup.folder / "gossip"
+        host = PairHost(
             me=setup.me,
             transport=self._contact.gate,
             executor=self._executor,
-            grids=self._grids,
-            folder=setup.folder / "gossip",
+            grids=grids,
+            folder=folder,
             sights=self._sights,
             rules=self._search_rules,
             is_reachable=setup.facts.reachable,
             clock=setup.clock,
             observe=self._points.observe,
+            on_phase=self._contact.heartbeats.say_now,
             distrust=self._note_misconduct,
         )
+        founders = setup.book.rules.genesis.membership.roster
+        probation = Probation(folder / "known.json", founders, self._genesis.trust.probation_rounds)
+        partnering = Partnering(host)
+        return partnering, Rounds(setup.me, self._replica, grids, partnering, probation, self._surroundings)
 
     # --- what the node asks -------------------------------------------------------------------------------------------
 
@@ -109,11 +95,16 @@ class GossipDriver:
     @property
     def phase(self) -> Phase:
         """``READY`` while it looks for a partner, ``REDUCING`` while it swaps, ``DECIDED`` during the step."""
-        if self._is_stepping:
+        if self._rounds.is_stepping:
             return Phase.DECIDED
         if not self._partnering.is_searching:
             return Phase.TRAINING
         return Phase.READY if self._partnering.partner is None else Phase.REDUCING
+
+    @property
+    def _told_phase(self) -> Phase:
+        """As others need it: who takes its step is no partner yet."""
+        return Phase.REDUCING if self.phase is Phase.DECIDED else self.phase
 
     @property
     def genesis(self) -> Genesis:
@@ -123,14 +114,11 @@ class GossipDriver:
     @property
     def roster(self) -> tuple[PeerId, ...]:
         """This node, if the run admits it, and whom it has heard from lately: there is no other."""
-        patience_s, now_s = self._genesis.timing.drop_after_s, self._setup.clock()
-        others = {
-            peer
-            for peer, info in self.peers.items()
-            if info.is_alive(now_s, patience_s) and self._contact.gate.admits(peer)
-        }
-        own = {self._setup.me} if self._replica.standing.admits(self._genesis, self._setup.me) or self._tickets else set()
-        return tuple(sorted(others | own))
+        patience_s, now_s, me = self._genesis.timing.drop_after_s, self._setup.clock(), self._setup.me
+        heard = (peer for peer, info in self.peers.items() if info.is_alive(now_s, patience_s))
+        others = {peer for peer in heard if self._contact.gate.admits(peer)}
+        is_in = self._replica.standing.admits(self._genesis, me) or me in self._hearing.tickets
+        return tuple(sorted(others | {me} if is_in else others))
 
     @property
     def peers(self) -> Mapping[PeerId, PeerInfo]:
@@ -149,7 +137,7 @@ class GossipDriver:
 
     @property
     def counters(self) -> ExchangeCounters | None:
-        """None: what swaps measure is in their outcomes (`Swapped`)."""
+        """None: what swaps measure is in their outcomes (`account.Swapped`)."""
         return None
 
     @property
@@ -191,31 +179,36 @@ class GossipDriver:
 
     def amend(self, amendments: Iterable[Amendment]) -> None:
         """Amendments of this node's operator: checked, kept, put in force and spread like those of others."""
-        self._learned.put_nowait(Learned(tuple(amendments)))
+        self._hearing.amend(amendments)
 
     async def contribute(self, contribution: Contribution) -> Outcome:
         """Find a partner, swap, and take the step; or take it alone. `Aborted` if this node must load weights first.
 
-        ``contribution.encoded`` must not change until this returns. Raises what ended the driver, if something did.
+        ``contribution.encoded`` must not change until this returns. Raises what ended the driver, if something did,
+        and OSError if the step cannot be kept.
         """
-        if self.failed.done():
-            self.failed.result()
-        if contribution.round != self.round:
-            return Aborted(f"round {contribution.round} is not the present one, {self.round}")
         while (why := self._why_not_now()) is not None:
-            if self.is_behind:
+            if self.failed.done():
+                self.failed.result()
+            if why is _BEHIND:
                 return Aborted(why)
             await self._changed.wait()
-        return await self._hold(contribution)
+        if contribution.round != self.round:
+            return Aborted(f"round {contribution.round} is not the present one, {self.round}")
+        outcome = await self._rounds.hold(contribution)
+        self._obey()
+        self._points.applied(outcome.commit.record.plan.round, {"outcome": outcome})
+        self._contact.heartbeats.say_now()
+        return outcome
 
     def _why_not_now(self) -> str | None:
         rules = self._genesis
-        if self.is_behind:
-            return "most peers are too far ahead to swap with; their weights are loaded first"
+        if self.is_behind or self._is_syncing:
+            return _BEHIND
         if rules.control.paused:
             return "the run is paused"
         if rules.control.required_protocol > PROTOCOL_VERSION:
-            return _OUTDATED
+            return "the run needs a newer version of atoll"
         if self.num_alive < rules.membership.min_peers:
             return f"{self.num_alive} of {rules.membership.min_peers} peers are here"
         return None
@@ -226,9 +219,9 @@ class GossipDriver:
         """Be heard, and answer. Rounds begin with `contribute`."""
         for peer in (*self._genesis.membership.roster, *self._genesis.membership.allowed):
             self._contact.peers.add(peer)
-        self._contact.gate.on_message(self._take)
+        self._contact.gate.on_message(self._hearing.take)
         heartbeats = self._contact.heartbeats
-        for work in (self._learn(), self._tick(), heartbeats.beat(), heartbeats.discover()):
+        for work in (self._hearing.learn(), self._tick(), heartbeats.beat(), heartbeats.discover()):
             self._spawn(work)
 
     async def leave(self) -> None:
@@ -265,8 +258,12 @@ class GossipDriver:
         while True:
             await asyncio.sleep(self._genesis.timing.heartbeat_interval_s / _LOOKS_PER_HEARTBEAT)
             self._look()
-            if self.is_behind and not self._is_stepping and (self._sync_task is None or self._sync_task.done()):
+            if self.is_behind and not self._is_syncing and self.phase is Phase.TRAINING:
                 self._sync_task = self._spawn(self._catch_up())
+
+    @property
+    def _is_syncing(self) -> bool:
+        return self._sync_task is not None and not self._sync_task.done()
 
     def _look(self) -> None:
         self._changed.fire()
@@ -277,87 +274,27 @@ class GossipDriver:
             self._points.observe("state.syncing", {})
             await self._setup.sync()
 
-    # --- a round ------------------------------------------------------------------------------------------------------
-
-    async def _hold(self, contribution: Contribution) -> Outcome:
-        genesis, replica = self._genesis, self._replica
-        self._norms.append(sqrt(contribution.squared_norm))
-        bounds = Bounds.of(self._norms, genesis.trust.clip_factor, genesis.gossip.max_distance)
-        work = (contribution, replica.weights(), self._grids, genesis.lineage)
-        vectors = await asyncio.to_thread(Vectors.of, *work)
-        limits = Limits(genesis.timing.progress_timeout_s, genesis.timing.attempt_timeout_s)
-        search = asyncio.ensure_future(self._partnering.find(vectors, bounds, limits))
-        self._contact.heartbeats.say_now()  # that we are ready
-        try:
-            found = await search
-        except OSError as error:
-            found = f"there is no room for a partner's vectors: {error.strerror or error}"
-        finally:
-            search.cancel()
-        self._is_stepping = True
-        try:
-            return await self._step(contribution, vectors, found, bounds)
-        finally:
-            self._is_stepping = False
-            self._contact.heartbeats.say_now()
-
-    async def _step(
-        self, contribution: Contribution, vectors: Vectors, found: Taken | str, bounds: Bounds
-    ) -> Outcome:
-        taken = None if isinstance(found, str) else found
-        parts = [Part(self._setup.me, vectors.terms)]
-        used = None
-        if taken is not None:
-            counts = self._probation.counts_from(taken.peer) <= self.round
-            parts.append(Part(taken.peer, taken.terms, counts))
-            used = self._used(taken, bounds) if counts else None
-        commit = self._account(tuple(parts))
-        state_hash = await self._replica.step(commit, contribution.encoded, used)
-        outcome = Swapped(commit, state_hash, (True,), why_alone=found if isinstance(found, str) else None)
-        if taken is not None:
-            outcome = self._measured(outcome, taken, vectors, bounds)
-        self._points.applied(commit.record.plan.round, {"outcome": outcome})
-        return outcome
-
-    def _used(self, taken: Taken, bounds: Bounds) -> Used:
-        cut = factors(bounds, sqrt(taken.terms.delta.squared_norm), taken.distance)
-        return Used(taken.inbox.delta.data, taken.inbox.weights.data, cut.delta, cut.pull)
-
-    def _measured(self, outcome: Swapped, taken: Taken, vectors: Vectors, bounds: Bounds) -> Swapped:
-        norm = sqrt(vectors.terms.weights.squared_norm)
-        return replace(
-            outcome,
-            partner=taken.peer,
-            distance=taken.distance,
-            spread=taken.distance / norm if norm > 0 else None,
-            distance_in_rounds=taken.distance / bounds.measure if bounds.measure > 0 else None,
-        )
-
-    def _account(self, parts: tuple[Part, ...]) -> Committed:
-        genesis, present, number = self._genesis, self._present(), self.round
-        if len(parts) > 1:
-            number = next_round(number, parts[1].terms.round, self._heads(), genesis.stop.num_rounds)
-        self._probation.meet(present, number)
-        newcomers = self._probation.newcomers(present, number + 1)
-        return account(
-            genesis,
-            self._replica.standing,
-            self._replica.state_hash,
-            parts,
-            Company(present, self._tickets, newcomers),
-            round_number=number,
-            num_chunks=self._grids.delta.num_chunks,
-        )
+    def _obey(self, _rules: RunRules | None = None) -> None:
+        """The rules of the round that begins hold from now on; amendments by this node's own count of rounds."""
+        rules = self._setup.book.rules.at(self.round)
+        if rules.rules_id != self._genesis.rules_id:
+            self._genesis = rules
+            self._contact.obey(rules)
+            self._points.observe("rules.in_force", {"rules": rules.rules_id})
+        self._look()
 
     # --- others -------------------------------------------------------------------------------------------------------
 
-    def _present(self) -> set[PeerId]:
-        return {peer for peer in self._contact.alive if self._contact.gate.admits(peer)}
+    def _present(self) -> frozenset[PeerId]:
+        return frozenset(peer for peer in self._contact.alive if self._contact.gate.admits(peer))
 
     def _heads(self) -> list[int]:
         peers = self.peers
         heartbeats = (peers[peer].heartbeat for peer in self._present())
         return [heartbeat.round for heartbeat in heartbeats if heartbeat is not None]
+
+    def _surroundings(self) -> Surroundings:
+        return Surroundings(self._genesis, self._present(), self._heads(), self._hearing.tickets)
 
     def _sights(self) -> dict[PeerId, Sight]:
         def is_welcome(peer: PeerId) -> bool:
@@ -373,66 +310,3 @@ class GossipDriver:
     def _note_misconduct(self, peer: PeerId) -> None:
         num_rounds = self._distrust.note(peer, self.round)
         self._points.observe("peer.shunned", {"peer": peer, "num_rounds": num_rounds})
-
-    async def _take(self, remote: PeerId, raw: bytes) -> None:
-        contact, setup = self._contact, self._setup
-        try:
-            body = contact.mail.open(remote, raw).body
-        except InvalidMessage as error:
-            if isinstance(error, ClockApart):
-                contact.peers.clock_apart(remote, error.offset_s, setup.clock())
-            if not isinstance(error, OtherLineage):
-                self._points.reject(RemoteProtocolError(remote, "message", str(error)))
-            return
-        except RemoteProtocolError as error:
-            self._points.reject(error)
-            return
-        if not contact.peers.is_met(remote):
-            contact.heartbeats.say_to(remote)  # it may have started after our last one
-        heartbeat = body if isinstance(body, Heartbeat) else None
-        contact.peers.heard(remote, heartbeat, setup.clock(), setup.wall_clock())
-        self._handle(remote, body)
-
-    def _handle(self, remote: PeerId, body: Message) -> None:
-        match body:
-            case Heartbeat():
-                self._amending.hear(remote, body)
-                if body.ticket is not None and len(self._tickets) < 1024:
-                    self._tickets[remote] = body.ticket
-                self._look()
-            case AmendmentsRequest():
-                self._amending.answer(remote, body)
-            case Amendments():
-                self._hear_amendments(remote, body)
-            case Refused():
-                self._points.observe("invite.refused", {"peer": remote, "why": body.why})
-            case _:
-                what = f"a {body.kind} has no meaning in a gossip run"
-                self._points.reject(RemoteProtocolError(remote, "message", what))
-
-    def _hear_amendments(self, remote: PeerId, body: Amendments) -> None:
-        try:
-            learned = parsed(remote, body.amendments)
-        except RemoteProtocolError as error:
-            self._points.reject(error)
-            return
-        if self._learned.qsize() < 64:
-            self._learned.put_nowait(learned)
-
-    async def _learn(self) -> None:
-        """Amendments are in force from their round on, by this node's own count."""
-        while True:
-            rules = await self._amending.learn(await self._learned.get())
-            if rules is not None:
-                self._setup.book.take(rules)
-                self.obey()
-                self._contact.heartbeats.say_now()
-
-    def obey(self) -> None:
-        """The rules of the round that begins hold from now on."""
-        rules = self._setup.book.rules.at(self.round)
-        if rules.rules_id != self._genesis.rules_id:
-            self._genesis = rules
-            self._contact.obey(rules)
-            self._points.observe("rules.in_force", {"rules": rules.rules_id})
-        self._look()

@@ -44,6 +44,8 @@ class PairHost:
     is_reachable: Callable[[], bool]
     clock: Callable[[], float]
     observe: Observe
+    on_phase: Callable[[], None]
+    """A search begins, is engaged, or is free again: others should know at once."""
     distrust: Callable[[PeerId], None]
     """A peer has broken a rule."""
 
@@ -105,6 +107,7 @@ class Partnering:
         begun = Search(host.me, vectors.terms.round, host.clock(), host.is_reachable())
         inbox = await asyncio.to_thread(Inbox, host.grids, host.folder)
         here = self._round = _Round(begun, vectors, bounds, inbox, limits)
+        host.on_phase()
         try:
             return await self._search(here)
         finally:
@@ -150,6 +153,7 @@ class Partnering:
                 theirs = await swap.offer(stream, here.vectors.terms)
             if here.search.dialled == peer:  # and no offer of its own was accepted meanwhile
                 here.search = search.engaged(here.search, peer)
+                self._host.on_phase()
                 await self._swap(here, stream, theirs)
         finally:
             await stream.close()
@@ -172,6 +176,7 @@ class Partnering:
                 return
             here.search, here.served = search.engaged(here.search, peer), stream
             self._changed.fire()
+            self._host.on_phase()
             with self._attempt(here, peer, stream):
                 self._require_norms(here, peer, offered.terms)
                 async with asyncio.timeout(here.limits.greeting_s):
@@ -209,7 +214,7 @@ class Partnering:
 
     @contextmanager
     def _attempt(self, here: _Round, peer: PeerId, served: ByteStream | None = None) -> Generator[None]:
-        """What ends an attempt without effect becomes a point of the journal, and the search goes on without the peer."""
+        """What ends an attempt without effect becomes a point of the journal; the search goes on without the peer."""
         try:
             yield
         except Declined:
@@ -229,6 +234,7 @@ class Partnering:
         is_current = here.search.partner == peer and here.served is served
         if here.taken is None and (is_current or (served is None and here.search.dialled == peer)):
             here.search, here.served = search.failed(here.search, peer), None
+            self._host.on_phase()
         self._host.observe(point, fields)
         self._changed.fire()
 

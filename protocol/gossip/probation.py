@@ -9,6 +9,7 @@ import json
 import os
 from collections.abc import Collection
 from pathlib import Path
+from typing import Any, cast
 
 from ..durable import sync_folder
 from ..identity import PeerId
@@ -66,5 +67,6 @@ def _read(path: Path) -> dict[PeerId, int]:
         return {}
     if not isinstance(found, dict):
         return {}
-    sound = {str(peer): first for peer, first in found.items() if isinstance(first, int) and 0 <= first <= 2**40}
+    entries = cast("dict[str, Any]", found)
+    sound = {peer: first for peer, first in entries.items() if isinstance(first, int) and 0 <= first <= 2**40}
     return {PeerId(peer): first for peer, first in list(sound.items())[:MAX_PEERS]}

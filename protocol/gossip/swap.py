@@ -30,7 +30,6 @@ from .search import Why
 from .vectors import Grids, Inbox, Vectors, check_chunk, squared_distance
 from .wire import Answer, Commitment, Confirm, Offer, Terms
 
-
 T = TypeVar("T")
 
 

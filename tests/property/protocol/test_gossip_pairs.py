@@ -38,9 +38,7 @@ def test_a_matching_is_symmetric_names_nobody_twice_and_keeps_its_distance(there
         (a, b)
         for a in left
         for b in left
-        if a < b
-        and abs(there[a].round - there[b].round) <= apart
-        and (there[a].is_reachable or there[b].is_reachable)
+        if a < b and abs(there[a].round - there[b].round) <= apart and (there[a].is_reachable or there[b].is_reachable)
     ]
     assert not fits  # nobody is left over who could have another left over
 
