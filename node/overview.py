@@ -15,7 +15,7 @@ from ..protocol.quorum import quorum_of
 from ..protocol.round_machine import Phase
 from .clock_watch import ClockWatch, tell
 from .figures import short_id
-from .replica import Replica
+from .own_state import OwnState
 from .round_clock import RoundClock
 from .run_spec import RunSpec
 from .situation import Facts, situation
@@ -60,7 +60,7 @@ class Overview:
     """`look` renews the snapshot."""
 
     def __init__(
-        self, telemetry: Telemetry, spec: RunSpec, me: NodeInfo, replica: Replica, own: OwnFacts, parts: LiveParts
+        self, telemetry: Telemetry, spec: RunSpec, me: NodeInfo, replica: OwnState, own: OwnFacts, parts: LiveParts
     ) -> None:
         self._telemetry, self._board, self._spec = telemetry, telemetry.board, spec
         self._me, self._name, self._version = PeerId(me.peer_id or ""), me.name, me.version

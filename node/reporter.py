@@ -17,7 +17,7 @@ from ..protocol.outcomes import Committed, RoundEvent
 from ..training.reducer import Hello, Progress
 from .figures import short_id
 from .overview import LiveParts, Overview, OwnFacts
-from .replica import Replica
+from .own_state import OwnState
 from .round_texts import PHASE_OF_POINT, text_of
 from .run_spec import RunSpec
 from .snapshot import CheckpointInfo, ExchangeInfo, LossKind, LossPoint, NodeInfo, PhaseName, RunInfo, TrainingInfo
@@ -38,7 +38,7 @@ class Reporter:
     """One node's facts, kept until they are looked at. Methods never wait and never raise for what peers say."""
 
     def __init__(
-        self, telemetry: Telemetry, spec: RunSpec, me: PeerId, name: str, version: str, replica: Replica
+        self, telemetry: Telemetry, spec: RunSpec, me: PeerId, name: str, version: str, replica: OwnState
     ) -> None:
         self._telemetry, self._board, self._spec, self._replica = telemetry, telemetry.board, spec, replica
         self._me = NodeInfo(name=name or short_id(me), peer_id=me, version=version, started_at=utc(time.time()))

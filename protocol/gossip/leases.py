@@ -2,8 +2,8 @@
 
 A round has a block of the data for every *listed* peer (the genesis' roster, then ``allowed``), in that order, and for
 guests (by invite, or listed later by an amendment) as many blocks again, at least `MIN_GUEST_BLOCKS`. A guest's block
-is drawn from them by run, peer and round. So no sample index is ever leased twice to listed peers, in whatever rounds they
-are; two guests share a block by chance, each pair in one of so many rounds. Blocks of peers that are away, or have
+is drawn from them by run, peer and round. So no sample index is ever leased twice to listed peers, in whatever rounds
+they are; two guests share a block by chance, each pair in one of so many rounds. Blocks of peers that are away, or have
 skipped the round, stay unused in that pass over the data.
 """
 
