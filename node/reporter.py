@@ -185,7 +185,8 @@ class Reporter:
     def _counted_work(self, outcome: Committed) -> LastWork | None:
         """Our contribution to the round, if it counted."""
         work = self._parts.rounds.last_work if self._parts else None
-        is_of_round = work is not None and work.round == outcome.commit.record.plan.round
+        number = outcome.commit.record.plan.round  # a gossip round may end as a later one than it was begun as
+        is_of_round = work is not None and (work.round == number or isinstance(outcome, Swapped))
         return work if is_of_round and outcome.counted else None
 
     def _round_facts(self, outcome: Committed, work: LastWork | None, sent_bytes: int) -> dict[str, Any]:

@@ -5,13 +5,14 @@
                 ─ it is away, late, taken, or has failed us     → the matching over the others
                 ─ nobody is left for us, or the grace is over
                   and nobody is ready                           → go alone
+                ─ nobody is left, but most are behind us        → wait for them, at most until the grace is over
     dialling    ─ accepted                                      → swapping
                 ─ declined, unreachable                         → searching without it
     swapping    ─ done                                          → the round is over
                 ─ abandoned                                     → searching without it
 
-Nobody is waited for but the partner, and the partner no longer than the grace, counted from our being ready; a dial and
-a swap have time limits of their own. An offer is accepted only from the partner that our own view names, or when our
+Nobody is waited for but the partner, or most of the others where we are ahead of them, and no longer than the grace,
+counted from our being ready; a dial and a swap have time limits of their own. An offer is accepted only from the partner that our own view names, or when our
 view has nobody for us, or the grace is over: who dials first gains nothing by it.
 
 Pure: values in, values out; views and times are arguments.
@@ -22,6 +23,7 @@ from __future__ import annotations
 import math
 from collections.abc import Mapping
 from dataclasses import dataclass, field, replace
+from statistics import median_low
 from typing import Literal, TypeAlias
 
 from ..grace import can_make_it
@@ -115,13 +117,23 @@ def next_move(search: Search, sights: Mapping[PeerId, Sight], rules: Rules, now_
 
 
 def _without_partner(search: Search, sights: Mapping[PeerId, Sight], rules: Rules, now_s: float) -> Move:
-    """Who has declined may be free again within the grace."""
+    """Who has declined may be free again within the grace, and who is ahead of most others has the time to wait.
+
+    A peer that always went on alone would be faster than those that swap, and soon be too far ahead to ever do so.
+    """
     over_s = search.over_s(rules)
     near = {peer for peer, sight in sights.items() if abs(sight.round - search.round) <= rules.max_apart}
     again_s = [at_s for peer, at_s in search.not_before_s.items() if peer in near and now_s < at_s <= over_s]
+    if now_s < over_s and _is_ahead(search, sights):
+        again_s.append(over_s)
     if again_s:
         return Wait(None, min(again_s))
     return Alone("nobody is free" if near else "no peer is near this round")
+
+
+def _is_ahead(search: Search, sights: Mapping[PeerId, Sight]) -> bool:
+    """Of the low median: one peer's word keeps nobody waiting, unless it is the only other one."""
+    return bool(sights) and search.round > median_low(sight.round for sight in sights.values())
 
 
 def expected(search: Search, sights: Mapping[PeerId, Sight], rules: Rules, now_s: float) -> PeerId | None:

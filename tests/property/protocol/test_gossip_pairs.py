@@ -249,3 +249,10 @@ def test_a_straggler_that_will_not_make_it_by_its_own_word_is_not_waited_for():
     assert search.next_move(Search(PEERS[0], 3, 0.0), seen, RULES, 0.0) == Alone("nobody is free")
     seen = {PEERS[1]: Sight(3, "training", remaining_s=2.0)}
     assert search.next_move(Search(PEERS[0], 3, 0.0), seen, RULES, 0.0) == Wait(PEERS[1], GRACE_S)
+
+
+def test_who_is_ahead_of_most_waits_for_them_and_who_is_not_goes_on_alone_at_once():
+    seen = {PEERS[1]: Sight(3, "taken"), PEERS[2]: Sight(3, "taken")}
+    assert search.next_move(Search(PEERS[0], 3, 0.0), seen, RULES, 0.0) == Alone("nobody is free")
+    assert search.next_move(Search(PEERS[0], 4, 0.0), seen, RULES, 0.0) == Wait(None, GRACE_S)
+    assert search.next_move(Search(PEERS[0], 9, 0.0), seen, RULES, GRACE_S) == Alone("no peer is near this round")
