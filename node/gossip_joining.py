@@ -8,8 +8,7 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections import deque
-from collections.abc import Callable, Collection, Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -20,7 +19,6 @@ from ..protocol.gossip.fetching import Fetch, Fetched
 from ..protocol.gossip.joining import MIN_DONORS, choose, is_finite, round_after
 from ..protocol.identity import PeerId
 from ..protocol.messages import Commit
-from ..protocol.peers import PeerInfo
 from ..protocol.spec import Genesis
 from ..protocol.state_sync import StateUnavailable
 from ..protocol.transport import PeerUnreachable, RemoteProtocolError, StreamClosed
@@ -29,28 +27,6 @@ from .replica import FloatVector, state_context
 
 _STATE_BYTES = 8
 """Of one element: weights and momentum, float32."""
-_MAX_ANNOUNCED = 8
-"""Last heartbeats of a peer whose hashes count as announced: its state may move on while it is asked."""
-
-
-class Announced:
-    """The state hashes that each peer has announced in its last heartbeats."""
-
-    def __init__(self) -> None:
-        self._of: dict[PeerId, deque[tuple[int, str]]] = {}
-
-    def note(self, peers: Collection[PeerInfo]) -> None:
-        """Look at what is known of peers now; call it often."""
-        self._of = {info.peer: self._of.get(info.peer, deque(maxlen=_MAX_ANNOUNCED)) for info in peers}
-        for info in peers:
-            if info.heartbeat is not None:
-                said = (info.heartbeat.round, info.heartbeat.state_hash)
-                if said not in self._of[info.peer]:
-                    self._of[info.peer].append(said)
-
-    def by(self, peer: PeerId) -> Collection[tuple[int, str]]:
-        """Rounds and state hashes."""
-        return tuple(self._of.get(peer, ()))
 
 
 @dataclass(frozen=True)

@@ -11,8 +11,9 @@ from ..protocol.gossip.fetching import Fetch
 from ..protocol.identity import PeerId
 from ..protocol.messages import Commit, Heartbeat
 from .figures import short_id
-from .gossip_joining import Announced, GossipJoiner, context_of, state_bytes
+from .gossip_joining import GossipJoiner, context_of, state_bytes
 from .node import Node
+from .state_from_peers import StateFromPeers
 from .work import GossipWork, Work
 
 
@@ -20,12 +21,7 @@ class GossipNode(Node):
     """Built, then `run` once, then `stop`."""
 
     def _make_driver(self, setup: DriverSetup) -> Driver:
-        self._announced = Announced()
-        return GossipDriver(setup, self._local.gossip_replica, on_heard=self._note_announced)
-
-    def _note_announced(self) -> None:
-        if self._live is not None:
-            self._announced.note(self._live.driver.peers.values())
+        return GossipDriver(setup, self._local.gossip_replica)
 
     def _work(self, driver: Driver) -> Work | None:
         local = self._local
@@ -53,11 +49,18 @@ class GossipNode(Node):
         del heard
         return not cast("GossipDriver", driver).is_behind
 
-    async def _prove_head(self) -> int:
-        """Nobody can prove anything."""
-        return self.head_round
+    def _make_from_peers(self) -> StateFromPeers:
+        return WeightsFromPeers(self._local, self._reporter, self._driver, self._on_loaded)
 
-    async def _load(self, driver: Driver) -> str:
+
+class WeightsFromPeers(StateFromPeers):
+    """The start of a node that is too far behind: the middle of what several peers give."""
+
+    async def prove(self) -> int:
+        """Nobody can prove anything."""
+        return self._replica.head_round
+
+    async def _install(self, driver: Driver) -> str:
         driver.set_progress(phase="syncing")
         try:
             joined = await self._joiner(cast("GossipDriver", driver)).load()
@@ -69,7 +72,6 @@ class GossipNode(Node):
 
     def _joiner(self, driver: GossipDriver) -> GossipJoiner:
         local = self._local
-        announced = self._announced
         return GossipJoiner(
             me=local.me,
             replica=local.gossip_replica,
@@ -79,7 +81,7 @@ class GossipNode(Node):
                 executor=driver.executor,
                 num_bytes=state_bytes(local.grid.num_elements),
                 context_of=context_of,
-                announced=announced.by,
+                announced=driver.announced,
             ),
             donors=lambda: driver.donors,
             folder=local.settings.folder / "joining",

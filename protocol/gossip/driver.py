@@ -8,7 +8,7 @@ rules of the run, its operators' amendments, the gate, mail and heartbeats are t
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable, Mapping
+from collections.abc import Collection, Coroutine, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from statistics import median_high
 from typing import Any
@@ -50,13 +50,11 @@ class GossipDriver:
     are too far ahead to pair with: it must install others' weights (`joining`), or leave the replica as it is.
     """
 
-    def __init__(self, setup: DriverSetup, replica: GossipReplica, on_heard: Callable[[], None] = lambda: None) -> None:
-        """``on_heard`` follows every heartbeat, when `peers` has it."""
-        self._on_heard = on_heard
+    def __init__(self, setup: DriverSetup, replica: GossipReplica) -> None:
         self._setup, self._replica, self._genesis = setup, replica, setup.rules
         self._contact = Contact(setup, lambda: Standpoint(self._told_phase))
         self._points = self._contact.points
-        self._hearing = Hearing(setup, self._contact, self._hear, self._obey)
+        self._hearing = Hearing(setup, self._contact, self._look, self._obey)
         self._distrust = Distrust()
         self._executor = ThreadPoolExecutor(max_workers=2, thread_name_prefix="swap")
         self._results = ResultStore(setup.folder / "results", setup.grid, FAR_BEHIND_ROUNDS)
@@ -175,6 +173,10 @@ class GossipDriver:
         apart = self._genesis.gossip.max_rounds_apart
         return tuple(peer for peer, sight in self._sights().items() if abs(sight.round - 1 - middle) <= apart)
 
+    def announced(self, peer: PeerId) -> Collection[tuple[int, str]]:
+        """Rounds and state hashes that a peer has signed lately."""
+        return self._hearing.announced(peer)
+
     @property
     def is_behind(self) -> bool:
         """Whether most peers that are heard from are too far ahead to pair with."""
@@ -274,10 +276,6 @@ class GossipDriver:
     @property
     def _is_syncing(self) -> bool:
         return self._sync_task is not None and not self._sync_task.done()
-
-    def _hear(self) -> None:
-        self._on_heard()
-        self._look()
 
     def _look(self) -> None:
         self._changed.fire()

@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Iterable
+from collections import deque
+from collections.abc import Callable, Collection, Iterable
 
 from ..amending import Amending, Learned, parsed
 from ..amendments import Amendment, RunRules
@@ -21,6 +22,10 @@ _WAITING_AMENDMENTS = 64
 """Messages with amendments that wait to be looked at; what is lost is asked for again."""
 
 
+_MAX_ANNOUNCED = 8
+"""Last states of a peer that count as announced: its own may move on while it is asked for it."""
+
+
 class Hearing:
     """`take` is a `transport.MessageHandler`; `learn` runs for as long as the driver lives."""
 
@@ -34,10 +39,25 @@ class Hearing:
         self._learned: asyncio.Queue[Learned] = asyncio.Queue()
         self.tickets: dict[PeerId, Ticket] = {} if setup.facts.ticket is None else {setup.me: setup.facts.ticket}
         """Invites that peers have shown, our own among them."""
+        self._announced: dict[PeerId, deque[tuple[int, str]]] = {}
 
     def amend(self, amendments: Iterable[Amendment]) -> None:
         """Amendments of this node's operator."""
         self._learned.put_nowait(Learned(tuple(amendments)))
+
+    def announced(self, peer: PeerId) -> Collection[tuple[int, str]]:
+        """Rounds and state hashes that a peer has signed lately."""
+        return tuple(self._announced.get(peer, ()))
+
+    def _note_announced(self, peer: PeerId, heartbeat: Heartbeat) -> None:
+        if peer not in self._announced and len(self._announced) >= MAX_PEERS:
+            return
+        said, known = (
+            (heartbeat.round, heartbeat.state_hash),
+            self._announced.setdefault(peer, deque(maxlen=_MAX_ANNOUNCED)),
+        )
+        if said not in known:
+            known.append(said)
 
     async def take(self, remote: PeerId, raw: bytes) -> None:
         """A message of ``remote``. What is no message of this run is rejected, with a point in the journal."""
@@ -62,6 +82,7 @@ class Hearing:
         match body:
             case Heartbeat():
                 self._amending.hear(remote, body)
+                self._note_announced(remote, body)
                 if body.ticket is not None and (remote in self.tickets or len(self.tickets) < MAX_PEERS):
                     self.tickets[remote] = body.ticket
                 self._on_heard()

@@ -12,8 +12,9 @@
                 ─ abandoned                                     → searching without it
 
 Nobody is waited for but the partner, or most of the others where we are ahead of them, and no longer than the grace,
-counted from our being ready; a dial and a swap have time limits of their own. An offer is accepted only from the partner that our own view names, or when our
-view has nobody for us, or the grace is over: who dials first gains nothing by it.
+counted from our being ready; a dial and a swap have time limits of their own. An offer is accepted only from the
+partner that our own view names, or when our view has nobody for us, or the grace is over: who dials first gains nothing
+by it.
 
 Pure: values in, values out; views and times are arguments.
 """
