@@ -50,13 +50,15 @@ class LocalParts:
     @property
     def common_replica(self) -> Replica:
         """Where all nodes have the same state: not in a gossip run."""
-        assert isinstance(self.replica, Replica)
+        if not isinstance(self.replica, Replica):
+            raise TypeError("a gossip run has no common state")
         return self.replica
 
     @property
     def gossip_replica(self) -> GossipReplica:
         """In a gossip run."""
-        assert isinstance(self.replica, GossipReplica)
+        if not isinstance(self.replica, GossipReplica):
+            raise TypeError("this is no gossip run")
         return self.replica
 
     @property

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from .evidence_targets import EVIDENCE_TARGETS
 from .file_targets import DASHBOARD_TARGETS, FILE_TARGETS
+from .gossip_targets import GOSSIP_TARGETS
 from .harness import Target
 from .network_targets import MESSAGE_TARGETS, STREAM_TARGETS
 from .proof_targets import PROOF_TARGETS
@@ -17,6 +18,7 @@ from .swarm_targets import CODEC_TARGETS, STATE_TARGETS, SWARM_TARGETS
 TARGETS: tuple[Target, ...] = (
     *MESSAGE_TARGETS,
     *STREAM_TARGETS,
+    *GOSSIP_TARGETS,
     *STATE_TARGETS,
     *SWARM_TARGETS,
     *CODEC_TARGETS,
