@@ -37,14 +37,15 @@ M = TypeVar("M", bound=BaseModel)
 class ExchangeConfig(Frozen):
     """How contributions travel."""
 
+    topology: Literal["all", "two_tier", "gossip"] = "all"
+    """``all``: every member with every other. ``two_tier``: groups, then between them. ``gossip``: in pairs, without a
+    common state (`GossipConfig`)."""
+    group_size: Annotated[int, Field(ge=2, le=128)] = 16
+    """Of ``two_tier``: most peers of a group, its delegate included."""
+
     codec: Name = "int8"
     chunk_elements: Annotated[int, Field(ge=ALIGNMENT_ELEMENTS, le=2**20, multiple_of=ALIGNMENT_ELEMENTS)] = 65_536
     """Elements per chunk: the unit of hashing, sending, checking and reducing."""
-    topology: Literal["all", "two_tier", "gossip"] = "all"
-    """Who averages with whom. ``all``: the roster. ``two_tier``: its members are delegates of groups, whose means
-    they average among themselves. ``gossip``: pairs."""
-    group_size: Annotated[int, Field(ge=2, le=128)] = 16
-    """Most peers of a group, its delegate included. Of ``two_tier`` only."""
 
     @property
     def num_seats(self) -> int:
@@ -154,6 +155,18 @@ class TrustConfig(Frozen):
     """What these may cost on average, as a share of the bytes of one encoded contribution."""
 
 
+class GossipConfig(Frozen):
+    """Gossip rounds: pairs swap pseudo-gradients and weights. Replicas differ, and nobody certifies a state."""
+
+    max_rounds_apart: Annotated[int, Field(ge=0, le=16)] = 2
+    """Peers whose rounds are further apart do not pair; who is further behind than most starts anew, from others'
+    weights."""
+    max_distance: Annotated[float, Field(gt=0, le=1e6)] = 4.0
+    """How far a partner's weights can pull, in medians of our own recent pseudo-gradients' norms."""
+    num_donors: Annotated[int, Field(ge=1, le=16)] = 5
+    """Peers whose weights a joiner asks for, if there are as many: of three or more it leaves out those that lie."""
+
+
 class RecoveryConfig(Frozen):
     """Who may begin a new lineage without the operators, once a quorum is lost for ``timing.quorum_timeout_s``."""
 
@@ -229,12 +242,35 @@ class Genesis(Frozen):
     timing: TimingConfig = TimingConfig()
     membership: MembershipConfig
     trust: TrustConfig = TrustConfig()
+    gossip: GossipConfig = GossipConfig()
     limits: LimitsConfig = LimitsConfig()
     stop: StopConfig = StopConfig()
     recovery: RecoveryConfig = RecoveryConfig()
     archive: ArchiveConfig = ArchiveConfig()
     control: ControlConfig = ControlConfig()
     _run_id: str | None = PrivateAttr(default=None)
+
+    @model_validator(mode="after")
+    def _gossip_fits(self) -> Self:
+        """What rests on a quorum's certificates has no place in a run without any."""
+        if self.exchange.topology != "gossip":
+            return self
+        if self.membership.mode == "open":
+            raise ValueError(
+                'exchange.topology = "gossip" with membership.mode = "open": strangers could be partners of all, '
+                'and no quorum outvotes them; use mode "listed" or "invite"'
+            )
+        if self.membership.witnesses or self.recovery.delegates or self.archive.peers:
+            raise ValueError(
+                'exchange.topology = "gossip" has no certificates: membership.witnesses, recovery.delegates and '
+                "archive.peers have no meaning in it; leave them out"
+            )
+        return self
+
+    @property
+    def is_gossip(self) -> bool:
+        """Whether replicas differ: no state of this run is certified, and no two need be equal (S4)."""
+        return self.exchange.topology == "gossip"
 
     @cached_property
     def rules_id(self) -> str:

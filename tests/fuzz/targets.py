@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from .evidence_targets import EVIDENCE_TARGETS
 from .file_targets import DASHBOARD_TARGETS, FILE_TARGETS
+from .gossip_targets import GOSSIP_TARGETS
 from .group_targets import GROUP_TARGETS
 from .harness import Target
 from .network_targets import MESSAGE_TARGETS, STREAM_TARGETS
@@ -18,6 +19,7 @@ from .swarm_targets import CODEC_TARGETS, STATE_TARGETS, SWARM_TARGETS
 TARGETS: tuple[Target, ...] = (
     *MESSAGE_TARGETS,
     *STREAM_TARGETS,
+    *GOSSIP_TARGETS,
     *STATE_TARGETS,
     *SWARM_TARGETS,
     *CODEC_TARGETS,
