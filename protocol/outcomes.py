@@ -21,6 +21,8 @@ class RoundEvent:
     ``audit.done``, ``audit.lie``, ``audit.refused``, ``audit.incomplete``, ``peer.proven``, ``evidence.unwritable``,
     ``node.woke``, ``quorum.missing``, ``quorum.lost``, ``quorum.found``, ``amendment.learned``, ``amendment.refused``,
     ``amendment.unwritable``, ``invite.refused``, ``rules.in_force``, ``rules.outdated``, ``lineage.begun``;
+    of two-tier rounds ``group.joined``, ``group.seated``, ``group.left``, ``group.reduced``, ``group.failed``,
+    ``group.unwritable``, ``group.unknown``;
     of gossip runs ``swap.begun``, ``swap.lost``, ``swap.refused``, ``peer.shunned``.
     """
 

@@ -41,6 +41,7 @@ const COLUMNS = [['Name', ''], ['State', ''], ['Rounds', 'num'], ['Share', 'num'
 const peerRow = peer => h('tr', { class: peer.is_self ? 'you' : null },
   h('td', { title: peer.name }, cutName(peer.name || 'no name'), peer.is_self ? ' (you)' : '',
     h('span', { class: 'id', title: peer.peer_id }, f.shortId(peer.peer_id)), peer.is_leader ? h('span', { class: 'tag' }, 'leader') : null,
+    peer.role ? h('span', { class: 'tag' }, peer.role) : null,
     peer.reach === 'relayed' ? h('span', { class: 'tag', title: 'No direct connection: messages go through a relay' }, 'relayed') : null),
   h('td', {}, h('span', { class: 'state', title: peer.note || null }, peerIcon(peerKind(peer), 14), PEER_WORD[peer.state])),
   h('td', { class: 'num left', 'data-unit': 'rounds' }, f.integer(peer.num_rounds)),
