@@ -19,7 +19,7 @@ DELEGATES, FOLLOWERS = PEOPLE[:3], PEOPLE[3:]
 
 @pytest.fixture
 async def swarm(tmp_path: Path, request: pytest.FixtureRequest):
-    """Nine followers in three groups of at most four, or as the parameter says; the n-th peer's values are all 20 + n."""
+    """Nine followers in three groups of at most four, or as the parameter says; the n-th peer gives 20 + n."""
     genesis = two_tier_genesis(DELEGATES, FOLLOWERS, **{"group_size": 4, **getattr(request, "param", {})})
     swarm = TwoTierSwarm(tmp_path, genesis)
     for number, person in enumerate(PEOPLE, 1):
