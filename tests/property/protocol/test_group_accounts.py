@@ -225,7 +225,7 @@ class Swarm:
         trainer.carry = carry_after(trainer.own, counted=counted)
 
     def _has_forgotten(self, trainer: Trainer, commit: Commit) -> bool:
-        """Whether a delegate takes a group's mean for its own contribution, because a restart has cost it the record."""
+        """Whether a delegate takes a group's mean for its own: a restart has cost it the record."""
         mine = [member.commitment for member in commit.record.plan.members if member.peer == trainer.peer]
         return any(commitment in self.groups and commitment not in trainer.results for commitment in mine)
 

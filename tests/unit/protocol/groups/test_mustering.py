@@ -133,8 +133,9 @@ def test_a_later_attempt_is_known_by_the_delegates_life_then_by_its_ballot() -> 
             update={"members": (plan.members[0].model_copy(update={"life": life}), *plan.members[1:])}
         )
 
-    ordered = [lived(1, 0), lived(1, 2), lived(2, 0), lived(2, 1)]
-    assert sorted(reversed(ordered), key=mustering.order_of) == ordered
+    orders = [mustering.order_of(plan) for plan in (lived(1, 0), lived(1, 2), lived(2, 0), lived(2, 1))]
+    assert orders == sorted(orders)
+    assert len(set(orders)) == 4
 
 
 # --- what a group weighs ----------------------------------------------------------------------------------------------
