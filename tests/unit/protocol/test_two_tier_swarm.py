@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from atoll.protocol.exchange import owner as owners
 from atoll.protocol.identity import Identity, PeerId
 from atoll.protocol.messages import Commit
 from atoll.protocol.outcomes import RoundEvent
@@ -104,3 +105,22 @@ async def test_a_follower_takes_the_place_of_a_delegate_that_is_gone_for_good(sw
     assert swarm.work[promoted].places[number + 2].member == promoted
     await swarm.until(lambda: tokens_of(swarm.chain[-1]) == 1100)  # and it has a group of its own
     assert TIMING.drop_after_s > 3.0
+
+
+@pytest.mark.parametrize("swarm", [{"audited_share": 1024.0}], indirect=True)
+async def test_a_follower_that_lies_about_a_mean_is_found_by_its_delegate_and_left_out(swarm, monkeypatch):
+    liar, honest = FOLLOWERS[2].peer_id, owners.SpanOwner._reduce
+
+    def reduce(self, generation, chunk, members, datas, shares):
+        lie = [bytes(len(data)) for data in datas] if self._host.me == liar and swarm.has_begun else datas
+        return honest(self, generation, chunk, members, lie, shares)
+
+    monkeypatch.setattr(owners.SpanOwner, "_reduce", reduce)
+    swarm.has_begun = False
+    await swarm.until(lambda: tokens_of(swarm.chain[-1]) == 1200 if swarm.chain else False)
+    swarm.has_begun = True
+    await swarm.until(lambda: swarm.accused() == {liar})
+    reached = len(swarm.chain)
+    await swarm.until(lambda: len(swarm.chain) > reached)
+    assert all(21 <= mean <= 32 for mean in swarm.means.values())  # no zeros of the liar's in any
+    assert swarm.states_are_equal()
