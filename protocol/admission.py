@@ -1,22 +1,30 @@
-"""Who of a plan's members takes part in its means at all: a pure function of what they have committed to.
+"""Who of a plan's members takes part in its means at all.
 
-Every owner refuses the same members before it accumulates a byte. What only the bytes can show (their digests, norms
-and encoding) the owner of each span checks chunk by chunk.
+`refusals` is a pure function of what they have committed to: every owner refuses the same members before it accumulates
+a byte. `copies` is the owner's own judgement of what it was sent, compared with what it has seen before (`recent.py`).
+What else only the bytes can show (their digests, norms and encoding) the owner of each span checks chunk by chunk.
 """
 
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from statistics import median_low
 
+import numpy as np
+from numpy.typing import NDArray
+
+from .identity import PeerId
+from .likeness import Array, own_shares_among, own_shares_beside, units
 from .record import Member
 
 ABSURD_FACTOR = 100.0
 """Honest norms differ by a few times; a peer this many medians out is broken or hostile, and not worth clipping."""
 MIN_COMPARED = 3
 """Of two members neither is the usual one."""
+MIN_OTHERS = 3
+"""Whom a likeness is compared with: of two others, one that lies could make any honest likeness look unusual."""
 
 
 @dataclass(frozen=True)
@@ -26,9 +34,11 @@ class Refusal:
     rule: str
     value: float
     limit: float
+    of: str = ""
+    """What it was found to be like, in words."""
 
     def __str__(self) -> str:
-        return f"{self.value:g}, allowed {self.limit:g}"
+        return f"{self.value:.6g}{self.of}, allowed {self.limit:.6g}"
 
 
 def refusals(members: Sequence[Member]) -> dict[int, Refusal]:
@@ -43,3 +53,104 @@ def refusals(members: Sequence[Member]) -> dict[int, Refusal]:
         return refused
     limit = ABSURD_FACTOR * median_low(norms.values())
     return refused | {i: Refusal("absurd norm", norm, limit) for i, norm in norms.items() if norm > limit}
+
+
+# --- copies -----------------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True)
+class Earlier:
+    """Samples of a round that is over, and of the present one at the same elements."""
+
+    round: int
+    authors: tuple[PeerId | None, ...]
+    """Of the rows; None: the round's mean."""
+    rows: NDArray[np.float32]  # (num_rows, num_samples)
+    present: NDArray[np.float32]  # (num_members, num_samples)
+
+
+@dataclass(frozen=True)
+class Copy:
+    """A member's contribution is like another one that it cannot be like by honest work."""
+
+    refusal: Refusal
+    author: PeerId | None
+    """Whose work it is; None: of everybody, the mean."""
+
+
+def copies(
+    peers: Sequence[PeerId],
+    present: NDArray[np.float32],  # (num_members, num_samples)
+    order: Sequence[int],
+    earlier: Sequence[Earlier],
+    copy_cosine: float,
+) -> dict[int, Copy]:
+    """Members (by index) that send again what is in a recent round, or what another member of this round sends.
+
+    The likeness of each member to its own past, to that of others, to past means and to the other members is compared
+    with the usual likeness of that kind (the low median over the others): a copy has less of its own beside its
+    original (`likeness`) than 1 − ``copy_cosine``² times what is usual. Of alike members of one round the first in
+    ``order`` stays. Nobody is judged beside fewer than `MIN_OTHERS` others. A Gram matrix's work, in float64; its last
+    bits may differ between machines.
+    """
+    found: dict[int, Copy] = {}
+    for past in earlier:
+        found |= _copies_of(past, peers, copy_cosine)
+    return found | _copies_among(peers, units(present), order, set(found), copy_cosine)
+
+
+def _copies_of(past: Earlier, peers: Sequence[PeerId], copy_cosine: float) -> dict[int, Copy]:
+    shares_MK = own_shares_beside(units(past.present), units(past.rows))
+    found: dict[int, Copy] = {}
+    for kind in ("own", "other", "mean"):
+        nearest = {
+            member: min((float(shares_MK[member, row]), row) for row in rows)
+            for member, peer in enumerate(peers)
+            if (rows := [row for row, author in enumerate(past.authors) if _kind(author, peer) == kind])
+        }
+        limits = _limits({member: share for member, (share, _) in nearest.items()}, copy_cosine)
+        for member, limit in limits.items():
+            share, row = nearest[member]
+            if share < limit:
+                found[member] = _copy(share, limit, past.authors[row], f" like {_words(kind)} of round {past.round}")
+    return found
+
+
+def _kind(author: PeerId | None, peer: PeerId) -> str:
+    return "mean" if author is None else "own" if author == peer else "other"
+
+
+def _words(kind: str) -> str:
+    return {"own": "its own", "other": "another's", "mean": "the mean"}[kind]
+
+
+def _copies_among(
+    peers: Sequence[PeerId], members_MN: Array, order: Sequence[int], copied: set[int], copy_cosine: float
+) -> dict[int, Copy]:
+    shares_MM = own_shares_among(members_MN)
+    limits = _limits({member: float(row.min()) for member, row in enumerate(shares_MM)}, copy_cosine)
+    found: dict[int, Copy] = {}
+    kept: list[int] = []
+    for member in sorted(limits, key=lambda member: (order[member], member)):
+        if member in copied:
+            continue
+        share, other = min(((float(shares_MM[member, other]), other) for other in kept), default=(1.0, -1))
+        if share < limits[member]:
+            found[member] = _copy(share, limits[member], peers[other], " like another's of this round")
+        else:
+            kept.append(member)
+    return found
+
+
+def _limits(shares: Mapping[int, float], copy_cosine: float) -> dict[int, float]:
+    """Per member, the share of its own that it must have at least, going by the others."""
+    if len(shares) <= MIN_OTHERS:
+        return {}
+    allowed = 1 - copy_cosine**2
+    return {
+        member: allowed * median_low(share for other, share in shares.items() if other != member) for member in shares
+    }
+
+
+def _copy(share: float, limit: float, author: PeerId | None, of: str) -> Copy:
+    return Copy(Refusal("copy", math.sqrt(1 - share), math.sqrt(1 - limit), of), author)
