@@ -19,8 +19,9 @@ from atoll.kernels.codec import InvalidEncoding, NonFiniteError, codec
 from atoll.protocol import admission
 from atoll.protocol.aggregation import reduce_chunk
 from atoll.protocol.chunks import Contribution
-from atoll.protocol.identity import Identity
-from atoll.protocol.recent import Recent, SpanSamples
+from atoll.protocol.exchange.copies import SpanSamples
+from atoll.protocol.identity import Identity, PeerId
+from atoll.protocol.recent import Recent
 from atoll.protocol.record import Member, Plan, Span
 from atoll.protocol.spec import LimitsConfig, TrustConfig
 from atoll.protocol.weights import weights
@@ -184,45 +185,47 @@ class Swarm:
     def _reduce(self, number: int, present: Sequence[tuple[int, Contribution]]) -> NDArray[np.uint8]:
         plan = self._plan(number, present)
         self.recent.begin(plan)
-        samples = SpanSamples(self.recent, plan, range(self.grid.num_chunks))
-        members, each = self._admit(plan, present, samples)
+        samples = SpanSamples(self.recent, plan, range(self.grid.num_chunks), self.trust)
+        encoded = [contribution.encoded for _, contribution in present]
+        members = self._fit(plan, encoded, samples)
+        each = self._weigh(plan, members)
         mean = np.empty(self.grid.total_encoded, np.uint8)
         for chunk in range(self.grid.num_chunks):
             part = self.grid.encoded_range(chunk)
-            datas = [present[i][1].encoded[part] for i in members]
+            datas = [encoded[i][part] for i in members]
             reduced = reduce_chunk(self.grid, chunk, datas, [each[i] for i in members], self.trust.aggregation)
             mean[part] = reduced.encoded
             for left_out in reduced.left_out:
-                self._count("disagreement", 1 / self.grid.num_chunks, present[members[left_out.contribution]][0])
-        samples.finish(members, [mean[self.grid.encoded_range(c)].data for c in range(self.grid.num_chunks)])
-        self.recent.decide(plan)
+                self._count("disagreement", 1 / self.grid.num_chunks, plan.members[members[left_out.contribution]].peer)
+        self._remember(plan, samples, members, mean)
         return mean
 
-    def _admit(
-        self, plan: Plan, present: Sequence[tuple[int, Contribution]], samples: SpanSamples
-    ) -> tuple[list[int], Sequence[float]]:
-        """Who is in, by index in the plan, and the weight of each member."""
+    def _fit(self, plan: Plan, encoded: Sequence[memoryview], samples: SpanSamples) -> list[int]:
+        """Who of the plan's members, by index, is in: as an owner finds out, one chunk after another."""
         refused = admission.refusals(plan.members) if self.trust != NO_DEFENCE else {}
+        chunk = 0
+        while self.trust.copy_cosine and chunk < self.grid.num_chunks:
+            members = [i for i in range(len(encoded)) if i not in refused]
+            part = self.grid.encoded_range(chunk)
+            copies = samples.look(chunk, {i: encoded[i][part] for i in members}, members)
+            refused |= copies
+            chunk = 0 if copies else chunk + 1
         for member, refusal in refused.items():
-            self._count(refusal.rule, 1, present[member][0])
-        members = [i for i in range(len(present)) if i not in refused]
+            self._count(refusal.rule, 1, plan.members[member].peer)
+        return [i for i in range(len(encoded)) if i not in refused]
+
+    def _weigh(self, plan: Plan, members: Sequence[int]) -> Sequence[float]:
+        return weights(plan, [i in members for i in range(len(plan.members))], self.trust, LIMITS)
+
+    def _remember(self, plan: Plan, samples: SpanSamples, members: Sequence[int], mean: NDArray[np.uint8]) -> None:
         if self.trust.copy_cosine:
-            for member in self._copies(present, members, samples):
-                self._count("copy", 1, present[member][0])
-                members.remove(member)
-        return members, weights(plan, [i in members for i in range(len(present))], self.trust, LIMITS)
+            parts = ((c, mean[self.grid.encoded_range(c)]) for c in range(self.grid.num_chunks))
+            means = [self.recent.sampler.sample(chunk, part.data) for chunk, part in parts]
+            self.recent.offer(plan, samples.finish(members, means))
+            self.recent.decide(plan)
 
-    def _copies(
-        self, present: Sequence[tuple[int, Contribution]], members: Sequence[int], samples: SpanSamples
-    ) -> list[int]:
-        chunks = range(self.grid.num_chunks)
-        for member in members:
-            for chunk in chunks:
-                samples.take(member, chunk, present[member][1].encoded[self.grid.encoded_range(chunk)])
-        return list(samples.copies(members, chunks, self.trust.copy_cosine))
-
-    def _count(self, rule: str, share: float, peer: int | None = None) -> None:
-        if peer is not None and not self._is_malicious(peer):
+    def _count(self, rule: str, share: float, peer: PeerId | None = None) -> None:
+        if peer is not None and not self._is_malicious(PEERS.index(peer)):
             self.num_honest_left_out += 1
         else:
             self.num_refused[rule] = self.num_refused.get(rule, 0) + share

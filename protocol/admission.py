@@ -74,8 +74,8 @@ class Copy:
     """A member's contribution is like another one that it cannot be like by honest work."""
 
     refusal: Refusal
-    author: PeerId | None
-    """Whose work it is; None: of everybody, the mean."""
+    original: tuple[int, int] | None = None
+    """Index in what was given as ``earlier``, and row; None: another member's of the same round."""
 
 
 def copies(
@@ -94,12 +94,12 @@ def copies(
     bits may differ between machines.
     """
     found: dict[int, Copy] = {}
-    for past in earlier:
-        found |= _copies_of(past, peers, copy_cosine)
-    return found | _copies_among(peers, units(present), order, set(found), copy_cosine)
+    for index, past in enumerate(earlier):
+        found |= _copies_of(index, past, peers, copy_cosine)
+    return found | _copies_among(units(present), order, set(found), copy_cosine)
 
 
-def _copies_of(past: Earlier, peers: Sequence[PeerId], copy_cosine: float) -> dict[int, Copy]:
+def _copies_of(index: int, past: Earlier, peers: Sequence[PeerId], copy_cosine: float) -> dict[int, Copy]:
     shares_MK = own_shares_beside(units(past.present), units(past.rows))
     found: dict[int, Copy] = {}
     for kind in ("own", "other", "mean"):
@@ -112,7 +112,8 @@ def _copies_of(past: Earlier, peers: Sequence[PeerId], copy_cosine: float) -> di
         for member, limit in limits.items():
             share, row = nearest[member]
             if share < limit:
-                found[member] = _copy(share, limit, past.authors[row], f" like {_words(kind)} of round {past.round}")
+                refusal = _refusal(share, limit, f" like {_WORDS[kind]} of round {past.round}")
+                found[member] = Copy(refusal, (index, row))
     return found
 
 
@@ -120,13 +121,10 @@ def _kind(author: PeerId | None, peer: PeerId) -> str:
     return "mean" if author is None else "own" if author == peer else "other"
 
 
-def _words(kind: str) -> str:
-    return {"own": "its own", "other": "another's", "mean": "the mean"}[kind]
+_WORDS = {"own": "its own", "other": "another's", "mean": "the mean"}
 
 
-def _copies_among(
-    peers: Sequence[PeerId], members_MN: Array, order: Sequence[int], copied: set[int], copy_cosine: float
-) -> dict[int, Copy]:
+def _copies_among(members_MN: Array, order: Sequence[int], copied: set[int], copy_cosine: float) -> dict[int, Copy]:
     shares_MM = own_shares_among(members_MN)
     limits = _limits({member: float(row.min()) for member, row in enumerate(shares_MM)}, copy_cosine)
     found: dict[int, Copy] = {}
@@ -134,9 +132,9 @@ def _copies_among(
     for member in sorted(limits, key=lambda member: (order[member], member)):
         if member in copied:
             continue
-        share, other = min(((float(shares_MM[member, other]), other) for other in kept), default=(1.0, -1))
+        share = min((float(shares_MM[member, other]) for other in kept), default=1.0)
         if share < limits[member]:
-            found[member] = _copy(share, limits[member], peers[other], " like another's of this round")
+            found[member] = Copy(_refusal(share, limits[member], " like another's of this round"))
         else:
             kept.append(member)
     return found
@@ -152,5 +150,6 @@ def _limits(shares: Mapping[int, float], copy_cosine: float) -> dict[int, float]
     }
 
 
-def _copy(share: float, limit: float, author: PeerId | None, of: str) -> Copy:
-    return Copy(Refusal("copy", math.sqrt(1 - share), math.sqrt(1 - limit), of), author)
+def _refusal(share: float, limit: float, of: str) -> Refusal:
+    """As cosines."""
+    return Refusal("copy", math.sqrt(1 - share), math.sqrt(1 - limit), of)

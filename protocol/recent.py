@@ -2,7 +2,7 @@
 
 Of every chunk it keeps a strided sample of each member's decoded values and of the mean, at places that nobody else
 knows. Only what a committed round counted is remembered: work that counted nowhere comes again, merged into the next
-contribution, and must not look like a copy. A contribution that was refused as a copy stands in its author's name, so
+contribution, and must not look like a copy. What was copied is remembered anew with the round that it was copied in, so
 that sending one thing for ever does not outlast the memory. All of it is forgotten with the process and the lineage.
 
 Memory: 4 bytes a sample; `NUM_ROUNDS` × members × (1 MiB × share of the vector that this node reduces), as long as the
@@ -19,7 +19,6 @@ import numpy as np
 from blake3 import blake3
 from numpy.typing import NDArray
 
-from .admission import Copy, Earlier, copies
 from .chunks import ChunkGrid
 from .identity import PeerId
 from .record import Plan
@@ -46,15 +45,18 @@ class Sampler:
 
     def sample(self, chunk: int, encoded: Buffer) -> Sample:
         """At most 1,024 values of a valid encoding of ``chunk``, always the same places. Decodes the whole chunk."""
-        length = self._grid.chunk_length(chunk)
-        values = np.empty(length, np.float32)
-        self._grid.codec.decode(np.frombuffer(encoded, np.uint8), values)
-        step = max(1, length // self._per_chunk)
+        values = np.empty(self._grid.chunk_length(chunk), np.float32)
+        self._grid.codec.decode(encoded, values)
+        return self.pick(chunk, values)
+
+    def pick(self, chunk: int, values: NDArray[np.float32]) -> Sample:
+        """The same of decoded values."""
+        step = max(1, values.size // self._per_chunk)
         start = int.from_bytes(blake3(self._secret + chunk.to_bytes(8, "little")).digest()[:8], "little") % step
         return values[start::step][: self._per_chunk].copy()
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, eq=False)
 class PastSpan:
     """Samples of one span of a committed round."""
 
@@ -69,58 +71,9 @@ class PastSpan:
         return sum(sample.nbytes for sample in self.rows.values())
 
 
-class SpanSamples:
-    """Samples of one span of the present attempt; a member's are taken once, however often the span is reduced."""
-
-    def __init__(self, recent: Recent, plan: Plan, chunks: range) -> None:
-        self._recent, self._plan, self._chunks = recent, plan, chunks
-        self._past = recent.past
-        self._order = recent.order(plan)
-        self._taken: dict[tuple[int, int], Sample] = {}
-        self._copies: dict[int, Copy] = {}
-
-    def take(self, member: int, chunk: int, encoded: Buffer) -> None:
-        """Sample a member's (by index in the plan) ``chunk`` of the grid, unless that is done. CPU-bound."""
-        if (member, chunk) not in self._taken:
-            self._taken[member, chunk] = self._recent.sampler.sample(chunk, encoded)
-
-    def copies(self, members: Sequence[int], chunks: range, copy_cosine: float) -> dict[int, Copy]:
-        """Who of ``members`` sends a copy, going by ``chunks`` of the grid, all of which were taken. CPU-bound."""
-        if not self._recent.is_evidence(chunks):
-            return {}
-        peers, order = [self._plan.members[m].peer for m in members], [self._order[m] for m in members]
-        seen = (self._earlier(past, members, chunks) for past in self._past)
-        earlier = [each for each in seen if each is not None]
-        found = copies(peers, self._rows(members, chunks), order, earlier, copy_cosine)
-        self._copies |= {members[index]: copy for index, copy in found.items()}
-        return {members[index]: copy for index, copy in found.items()}
-
-    def _earlier(self, past: PastSpan, members: Sequence[int], chunks: range) -> Earlier | None:
-        both = [chunk for chunk in chunks if chunk in past.rows]
-        if not self._recent.is_evidence(both):
-            return None
-        rows = np.concatenate([past.rows[chunk] for chunk in both], axis=1)
-        return Earlier(past.round, past.authors, rows, self._rows(members, both))
-
-    def _rows(self, members: Sequence[int], chunks: Sequence[int]) -> Sample:
-        return np.stack([np.concatenate([self._taken[member, chunk] for chunk in chunks]) for member in members])
-
-    def finish(self, members: Sequence[int], means: Sequence[Buffer]) -> None:
-        """The span is reduced over ``members`` to the encoded ``means``: remember it if this attempt is committed."""
-        if not self._taken:
-            return
-        seen = [*members, *self._copies]
-        authors = [self._plan.members[m].peer for m in members] + [copy.author for copy in self._copies.values()]
-        rows = {
-            chunk: np.stack([*(self._taken[m, chunk] for m in seen), self._recent.sampler.sample(chunk, mean)])
-            for chunk, mean in zip(self._chunks, means, strict=True)
-        }
-        self._recent.offer(self._plan, PastSpan(self._plan.round, (*authors, None), rows))
-
-
 @dataclass
 class Recent:
-    """One node's memory of the last rounds; use it in one thread, its `SpanSamples` in any one at a time."""
+    """One node's memory of the last rounds; use it in one thread, what it hands out in any."""
 
     grid: ChunkGrid
     sampler: Sampler = field(init=False)
