@@ -16,8 +16,9 @@ import numpy as np
 from numpy.typing import NDArray
 
 from .identity import PeerId
-from .likeness import Array, own_shares_among, own_shares_beside, units
+from .likeness import own_shares_among, own_shares_beside, units
 from .record import Member
+from .weights import MAX_TOKENS_FACTOR
 
 ABSURD_FACTOR = 100.0
 """Honest norms differ by a few times; a peer this many medians out is broken or hostile, and not worth clipping."""
@@ -78,13 +79,25 @@ class Copy:
     """Index in what was given as ``earlier``, and row; None: another member's of the same round."""
 
 
-def copies(
-    peers: Sequence[PeerId],
-    present: NDArray[np.float32],  # (num_members, num_samples)
-    order: Sequence[int],
-    earlier: Sequence[Earlier],
-    copy_cosine: float,
-) -> dict[int, Copy]:
+@dataclass(frozen=True)
+class Present:
+    """One round's contributions as an owner of a span has them, by member."""
+
+    members: Sequence[Member]
+    samples: NDArray[np.float32]  # (num_members, num_samples)
+    order: Sequence[int]
+    """When each member's commitment was heard of first."""
+
+    @property
+    def work(self) -> NDArray[np.float64]:
+        """Logarithm of the tokens behind each contribution, which are the members' word: within `MAX_TOKENS_FACTOR`."""
+        tokens = [max(1, member.tokens) for member in self.members]
+        usual = median_low(tokens)
+        least, most = usual / MAX_TOKENS_FACTOR, usual * MAX_TOKENS_FACTOR
+        return np.array([math.log(min(max(count, least), most)) for count in tokens])
+
+
+def copies(present: Present, earlier: Sequence[Earlier], copy_cosine: float) -> dict[int, Copy]:
     """Members (by index) that send again what is in a recent round, or what another member of this round sends.
 
     The likeness of each member to its own past, to that of others, to past means and to the other members is compared
@@ -95,18 +108,18 @@ def copies(
     """
     found: dict[int, Copy] = {}
     for index, past in enumerate(earlier):
-        found |= _copies_of(index, past, peers, copy_cosine)
-    return found | _copies_among(units(present), order, set(found), copy_cosine)
+        found |= _copies_of(index, past, present, copy_cosine)
+    return found | _copies_among(present, set(found), copy_cosine)
 
 
-def _copies_of(index: int, past: Earlier, peers: Sequence[PeerId], copy_cosine: float) -> dict[int, Copy]:
-    shares_MK = own_shares_beside(units(past.present), units(past.rows))
+def _copies_of(index: int, past: Earlier, present: Present, copy_cosine: float) -> dict[int, Copy]:
+    shares_MK = own_shares_beside(units(past.present), units(past.rows), present.work)
     found: dict[int, Copy] = {}
     for kind in ("own", "other", "mean"):
         nearest = {
             member: min((float(shares_MK[member, row]), row) for row in rows)
-            for member, peer in enumerate(peers)
-            if (rows := [row for row, author in enumerate(past.authors) if _kind(author, peer) == kind])
+            for member, each in enumerate(present.members)
+            if (rows := [row for row, author in enumerate(past.authors) if _kind(author, each.peer) == kind])
         }
         limits = _limits({member: share for member, (share, _) in nearest.items()}, copy_cosine)
         for member, limit in limits.items():
@@ -124,14 +137,12 @@ def _kind(author: PeerId | None, peer: PeerId) -> str:
 _WORDS = {"own": "its own", "other": "another's", "mean": "the mean"}
 
 
-def _copies_among(members_MN: Array, order: Sequence[int], copied: set[int], copy_cosine: float) -> dict[int, Copy]:
-    shares_MM = own_shares_among(members_MN)
+def _copies_among(present: Present, copied: set[int], copy_cosine: float) -> dict[int, Copy]:
+    shares_MM = own_shares_among(units(present.samples), present.work)
     limits = _limits({member: float(row.min()) for member, row in enumerate(shares_MM)}, copy_cosine)
     found: dict[int, Copy] = {}
     kept: list[int] = []
-    for member in sorted(limits, key=lambda member: (order[member], member)):
-        if member in copied:
-            continue
+    for member in sorted(limits.keys() - copied, key=lambda member: (present.order[member], member)):
         share = min((float(shares_MM[member, other]) for other in kept), default=1.0)
         if share < limits[member]:
             found[member] = Copy(_refusal(share, limits[member], " like another's of this round"))

@@ -6,7 +6,7 @@ from collections.abc import Mapping, Sequence
 
 import numpy as np
 
-from ..admission import Copy, Earlier, Refusal, copies
+from ..admission import Copy, Earlier, Present, Refusal, copies
 from ..recent import PastSpan, Recent, Sample
 from ..record import Plan
 from ..spec import TrustConfig
@@ -47,10 +47,14 @@ class SpanSamples:
     def _copies(self, members: Sequence[int], chunks: range) -> dict[int, Copy]:
         if not members or not self._recent.is_evidence(chunks):
             return {}
-        peers, order = [self._plan.members[m].peer for m in members], [self._order[m] for m in members]
         seen = ((past, self._earlier(past, members, chunks)) for past in self._past)
         known = [(past, each) for past, each in seen if each is not None]
-        found = copies(peers, self._rows(members, chunks), order, [each for _, each in known], self._copy_cosine)
+        present = Present(
+            members=[self._plan.members[member] for member in members],
+            samples=self._rows(members, chunks),
+            order=[self._order[member] for member in members],
+        )
+        found = copies(present, [each for _, each in known], self._copy_cosine)
         originals = (copy.original for copy in found.values() if copy.original is not None)
         self._copied |= {(known[index][0], row): None for index, row in originals}
         return {members[index]: copy for index, copy in found.items()}
