@@ -124,6 +124,7 @@ class Reduction:
             task.cancel()
         self._vouches.clear()
         self._oversight.forget(plan_id)
+        self._host.recent.decide(record.plan)
         self._store.prune(record)
         self._signer.prune(record.plan.round)
 

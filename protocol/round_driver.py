@@ -31,6 +31,7 @@ from .messages import Commit, Provisional
 from .outcomes import Outcome
 from .oversight import Oversight
 from .peers import PeerInfo
+from .recent import Recent
 from .reduction import Reduction
 from .result_signer import ResultSigner
 from .results import ResultStore
@@ -91,6 +92,7 @@ class RoundDriver:
             executor=self._executor,
             settings=setup.exchange or _exchange_settings(setup.rules.timing),
             is_alive=self._contact.may_live,
+            recent=Recent(setup.grid),
         )
 
     def _make_oversight(self, host: ExchangeHost) -> Oversight:
