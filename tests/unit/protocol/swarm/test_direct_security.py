@@ -11,7 +11,9 @@ import time
 from collections.abc import AsyncIterator
 
 import pytest
+from cryptography import x509
 from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
+from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from atoll.protocol.identity import Identity
 from atoll.protocol.swarm.direct import certificates, handover, handshake, negotiation
@@ -83,10 +85,23 @@ async def test_a_listener_with_the_wrong_certificate_is_refused(host: Host) -> N
     assert "certificate verify failed" in await host.refuses(expected, party(A))
 
 
-async def test_a_certificate_that_its_trusted_owner_issued_to_another_key_is_refused(host: Host) -> None:
-    """OpenSSL would follow a chain; what counts is the one certificate that was agreed on."""
-    stolen = CREDENTIALS[A.peer_id]
-    forged = Credentials(A.peer_id, stolen.certificate, CREDENTIALS[C.peer_id]._pem)
+async def test_a_certificate_without_its_key_is_refused(host: Host) -> None:
+    """Certificates are no secret; OpenSSL itself refuses to combine one with another key, and so does the handshake."""
+    key_of_c = CREDENTIALS[C.peer_id]._pem.partition(b"-----BEGIN CERTIFICATE")[0]
+    certificate_of_a = CREDENTIALS[A.peer_id]._pem.partition(b"-----END PRIVATE KEY-----\n")[2]
+    forged = Credentials(A.peer_id, CREDENTIALS[A.peer_id].certificate, key_of_c + certificate_of_a)
+    assert "key values mismatch" in await host.refuses(host.ticket_for(A), Party(RUN, forged))
+
+
+async def test_a_certificate_that_a_trusted_one_has_issued_is_refused(host: Host) -> None:
+    """OpenSSL would follow such a chain; what counts is the one certificate that was agreed on."""
+    name = x509.Name([])
+    key = Ed25519PrivateKey.generate()
+    builder = x509.CertificateBuilder().subject_name(name).issuer_name(name).serial_number(2)
+    builder = builder.not_valid_before(certificates._NOT_BEFORE).not_valid_after(certificates._NOT_AFTER)
+    issued = builder.public_key(key.public_key()).sign(A.private_key, None)
+    pem = key.private_bytes(Encoding.PEM, PrivateFormat.PKCS8, NoEncryption()) + issued.public_bytes(Encoding.PEM)
+    forged = Credentials(A.peer_id, CREDENTIALS[A.peer_id].certificate, pem)
     await host.refuses(host.ticket_for(A), Party(RUN, forged))
 
 
