@@ -75,6 +75,9 @@ def tell(telemetry: Telemetry, event: SwarmEvent) -> None:
     """Say what the network reports; that nobody can dial this node stays on the dashboard until somebody can."""
     if event.kind == "seed" and event.text.endswith("answered"):
         return
+    if event.kind == "path":
+        telemetry.journal.point("path", event.text, data={"peer": event.peer})
+        telemetry.event("path", peer=event.peer, text=event.text)
     if event.kind != "reachability":
         level: LogLevel = "warning" if event.kind in ("p2pd_failed", "identity_conflict") else "info"
         telemetry.say(event.text, level)
