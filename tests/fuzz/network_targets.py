@@ -31,7 +31,11 @@ from .harness import ON_STREAMS, Target, frames, on_stream, served, stream_of
 
 SIGNED = [ex.signed_part(message) for message in ex.MESSAGES]
 SETTINGS = ExchangeSettings(contact_timeout_s=0.01, keepalive_interval_s=0.005)
-FRAMING = ("protocol/swarm/streams.py:SwarmStream.read", "protocol/swarm/streams.py:SwarmStream._read_exactly")
+FRAMING = (
+    "protocol/swarm/streams.py:FramedStream.read",
+    "protocol/swarm/streams.py:FramedStream._read_exactly",
+    "protocol/swarm/streams.py:SwarmStream._take",
+)
 
 
 @cache

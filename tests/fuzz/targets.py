@@ -6,6 +6,7 @@ here, or by `exempt.EXEMPT` with the reason why nobody else's bytes reach it.
 
 from __future__ import annotations
 
+from .direct_targets import DIRECT_TARGETS
 from .evidence_targets import EVIDENCE_TARGETS
 from .file_targets import DASHBOARD_TARGETS, FILE_TARGETS
 from .harness import Target
@@ -19,6 +20,7 @@ TARGETS: tuple[Target, ...] = (
     *STREAM_TARGETS,
     *STATE_TARGETS,
     *SWARM_TARGETS,
+    *DIRECT_TARGETS,
     *CODEC_TARGETS,
     *FILE_TARGETS,
     *DASHBOARD_TARGETS,
