@@ -89,7 +89,7 @@ ATTACKS: dict[str, Callable[[Round], Vector]] = {
     "weight_inflation": lambda r: -r.own,
     "zeros": lambda r: np.zeros_like(r.own),
     "copycat": lambda r: r.honest[0],
-    "near_copies": lambda r: resent(r, r.accomplice, 0.05) if r.rank else r.own,
+    "near_copies": lambda r: resent(r, r.accomplice) if r.rank else r.own,
     "stale_mean": lambda r: resent(r, r.previous_mean, 0.0),
     "stale_own": lambda r: resent(r, r.first_own),
     "stale_other": lambda r: resent(r, _of_another(r)),

@@ -79,7 +79,7 @@ def _combinations(work_M: Array, kept_PM: Array) -> Array:
 def _inverse(combinations_PRM: Array, products_MM: Array) -> Array:
     """Pseudo-inverse of B's Gram matrix, per case."""
     gram_PRR = combinations_PRM @ products_MM @ combinations_PRM.transpose(0, 2, 1)
-    return np.linalg.pinv(gram_PRR, rcond=_RANK_TOLERANCE, hermitian=True)
+    return np.asarray(np.linalg.pinv(gram_PRR, rcond=_RANK_TOLERANCE, hermitian=True), np.float64)
 
 
 def _squares(rows_KN: Array) -> Array:

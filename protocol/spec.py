@@ -142,7 +142,7 @@ class TrustConfig(Frozen):
     """Most chunks of other owners' means that a member recomputes per round, chosen in private. 0: none."""
     audited_share: Annotated[float, Field(gt=0, le=1024)] = 0.25
     """What these may cost on average, as a share of the bytes of one encoded contribution."""
-    copy_cosine: Annotated[float, Field(ge=0, lt=1)] = 0.95
+    copy_cosine: Annotated[float, Field(ge=0, lt=1)] = 0.98
     """A contribution that is so much like a recent one, beyond what all members have in common, is a copy
     (`admission.copies`); where honest ones are alike, closer to 1 in proportion. 0: not looked for."""
 

@@ -61,7 +61,7 @@ def test_what_was_in_the_last_round_is_recognised_at_any_scale_and_with_a_little
     before, now = Round(1), Round(2)
     original = before.past[row]
     noise = np.random.default_rng(3).standard_normal(NUM_SAMPLES) * np.linalg.norm(original) / NUM_SAMPLES**0.5
-    now.rows[3] = scale * (original + 0.1 * noise)
+    now.rows[3] = scale * (original + 0.03 * noise)
     copy = found(before, now)[3]
     assert said(before, now) == {3: f" like {words}"}
     assert copy.refusal.value > copy.refusal.limit > COPY_COSINE * 0.99
