@@ -26,6 +26,7 @@ from ..protocol.launcher import die_with_parent
 from .dashboard.server import DashboardServer
 from .endpoint import remove_endpoint, write_endpoint
 from .errors import UserError
+from .gossip_node import GossipNode
 from .injected_faults import KillPoint
 from .invitation import own_ticket, standing_in
 from .journal import Journal
@@ -147,7 +148,8 @@ class _Daemon:
         telemetry.state(State.STARTING)
         # The heaviest import of the program (seconds); the dashboard answers meanwhile.
         await asyncio.to_thread(importlib.import_module, "atoll.protocol.swarm")
-        node = Node(self._settings, self._spec, self._identity, telemetry)
+        kind = GossipNode if self._spec.genesis.is_gossip else Node
+        node = kind(self._settings, self._spec, self._identity, telemetry)
         ends: set[asyncio.Task[Any]] = {asyncio.create_task(self._stop.wait()), asyncio.create_task(node.run())}
         try:
             done, _ = await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)

@@ -202,6 +202,15 @@ class AgreementInfo(Value):
     num_same: Count = 0
     num_known: Count = 0
     agrees: bool | None = None
+    is_exempt: bool = False
+    """In a gossip run: every peer has weights of its own, and equal hashes mean nothing."""
+    partner: str | None = None
+    """In a gossip run: the peer that this node swapped with last."""
+    spread: Real | None = None
+    """Distance between that partner's weights and ours before the step, over the norm of ours."""
+    spread_in_rounds: Real | None = None
+    """The same distance over the median norm of our recent pseudo-gradients."""
+    spread_round: Count | None = None
 
 
 class CheckpointInfo(Value):

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
+from ..protocol.gossip.account import Swapped
 from ..protocol.identity import PeerId
 from ..protocol.messages import Commit, Heartbeat
 from ..protocol.peers import PeerInfo as KnownPeer
@@ -77,9 +78,12 @@ def shares(commit: Commit | None, rules: Genesis) -> dict[PeerId, float]:
     """Participant -> what its contribution weighed in the last mean (`protocol.weights`), over the whole model."""
     if commit is None:
         return {}
+    if rules.is_gossip:  # of a pair, each half
+        counted = participants(commit)
+        return {peer: 1 / len(counted) for peer in counted}
     plan, total = commit.record.plan, dict.fromkeys(participants(commit), 0.0)
     for span, result in zip(plan.spans, commit.record.results, strict=True):
-        each = weights(plan, result.included, rules.trust, rules.limits)
+        each = weights(plan, result.included, rules.trust, rules.member_limits)
         for member, weight in zip(plan.members, each, strict=True):
             if weight > 0:
                 total[member.peer] += span.num_chunks * weight
@@ -199,6 +203,21 @@ def clock_offset_s(peers: Iterable[KnownPeer], now_s: float, timeout_s: float) -
     offsets = sorted(known.clock_offset_s for known in recent if known.clock_offset_s is not None)
     middle = offsets[(len(offsets) - 1) // 2 : len(offsets) // 2 + 1]
     return min(middle, key=abs, default=None)
+
+
+def no_agreement(head_round: int, state_hash: str, swap: Swapped | None) -> AgreementInfo:
+    """Of a gossip run: no two peers need have equal hashes; how far this node is from its last partner instead."""
+    if swap is None:
+        return AgreementInfo(round=head_round, state_hash=state_hash, is_exempt=True)
+    return AgreementInfo(
+        round=head_round,
+        state_hash=state_hash,
+        is_exempt=True,
+        partner=swap.partner,
+        spread=swap.spread,
+        spread_in_rounds=swap.distance_in_rounds,
+        spread_round=swap.commit.record.plan.round,
+    )
 
 
 def agreement(head_round: int, state_hash: str, peers: Mapping[PeerId, KnownPeer]) -> AgreementInfo:

@@ -214,7 +214,7 @@ def true_mean(
         return None
     if not all(part.is_sound(grid, chunk) for part in contributions):
         return None
-    shares = weights(plan, result.included, genesis.trust, genesis.limits)
+    shares = weights(plan, result.included, genesis.trust, genesis.member_limits)
     if not any(shares):
         return None
     kept = [shares[index] for index in included_members(result)]

@@ -24,6 +24,7 @@ from .messages import (
 from .round_loop import RoundLoop
 from .round_machine import Received
 from .sealing import ClockApart, OtherLineage
+from .topology import Topology
 from .transport import RemoteProtocolError
 
 
@@ -31,11 +32,17 @@ class Incoming:
     """`take` is a `transport.MessageHandler`."""
 
     def __init__(
-        self, setup: DriverSetup, contact: Contact, loop: RoundLoop, memories: Memories, commits: CommitServer
+        self,
+        setup: DriverSetup,
+        contact: Contact,
+        loop: RoundLoop,
+        memories: Memories,
+        commits: CommitServer,
+        topology: Topology,
     ) -> None:
         self._mail, self._peers, self._points = contact.mail, contact.peers, contact.points
         self._heartbeats = contact.heartbeats
-        self._loop, self._memories, self._commits = loop, memories, commits
+        self._loop, self._memories, self._commits, self._topology = loop, memories, commits, topology
         self._clock, self._wall_clock = setup.clock, setup.wall_clock
 
     async def take(self, remote: PeerId, raw: bytes) -> None:
@@ -83,5 +90,7 @@ class Incoming:
                 self._loop.agreement.add(remote, body, raw)
             case Refused():
                 self._points.observe("invite.refused", {"peer": remote, "why": body.why})
+            case _ if self._topology.takes(remote, body):
+                self._topology.hear(remote, body, raw)
             case _:
                 self._loop.queue.put_message(Received(remote, body, raw))

@@ -164,11 +164,9 @@ class Oversight:
         """Audit the means of ``record``; returns when a member may vote, or has found out why it must not."""
         if not self._genesis.trust.audited_chunks:
             return
-        timing = self._genesis.timing
-        limit_s = min(timing.progress_timeout_s, timing.attempt_timeout_s * _SHARE_OF_ATTEMPT)
-        findings = await self._auditor.audit(record, mean, self._genesis, limit_s)
+        findings = await self._audit(record, mean)
         if findings.refused:  # who has decided the round has nothing to show any more: then the commit ends this here
-            await asyncio.sleep(timing.heartbeat_interval_s)
+            await asyncio.sleep(self._genesis.timing.heartbeat_interval_s)
         self._journal(record, findings)
         for lie in findings.lies:
             await self._prosecute(lie)
@@ -177,6 +175,23 @@ class Oversight:
             self._feed(Distrusted(record.plan.content_id(), span, why))
         if refused:  # others may settle it without us; until the next attempt this record gets no vote from here
             await asyncio.sleep(record.plan.attempt_timeout_s)
+
+    async def inspect(self, record: Record, mean: memoryview) -> tuple[set[PeerId], set[PeerId]]:
+        """Audit a group's mean: owners that have lied, and owners that do not show what they have averaged.
+
+        Followers decide nothing, so nobody else needs a proof: their delegate does without them.
+        """
+        if not self._genesis.trust.audited_chunks:
+            return set(), set()
+        findings = await self._audit(record, mean)
+        self._journal(record, findings)
+        owners = [span.owner for span in record.plan.spans]
+        return {PeerId(lie.accused) for lie in findings.lies}, {owners[span] for span in findings.refused}
+
+    async def _audit(self, record: Record, mean: memoryview) -> Findings:
+        timing = self._genesis.timing
+        limit_s = min(timing.progress_timeout_s, timing.attempt_timeout_s * _SHARE_OF_ATTEMPT)
+        return await self._auditor.audit(record, mean, self._genesis, limit_s)
 
     def _journal(self, record: Record, findings: Findings) -> None:
         counts = {"num_chunks": findings.num_checked, "num_drawn": findings.num_drawn}

@@ -16,7 +16,7 @@ from .options import AsJson, Config, Folder, command_app, print_json, settings_f
 
 app = command_app()
 
-POINTS = ("exchange.excluded", "exchange.left_out", "peer.rejected")
+POINTS = ("exchange.excluded", "exchange.left_out", "peer.rejected", "swap.refused")
 Limit = Annotated[int, typer.Option(min=1, max=100_000, help="How many of the newest entries.")]
 
 

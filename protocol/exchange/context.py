@@ -55,10 +55,15 @@ class Attempt:
     """Signs a result of ours and notes it on disk first. Blocking; raises `AlreadySigned`, or OSError."""
     on_event: Callable[[ExchangeEvent], None]
     """Called in the event loop, in order."""
+    receivers: frozenset[PeerId] | None = None
+    """Who gets the means of others' spans; None: everybody. The others only hear what their owners have signed."""
 
     @cached_property
     def plan_id(self) -> str:
         return self.plan.content_id()
+
+    def gives_means_to(self, peer: PeerId) -> bool:
+        return self.receivers is None or peer in self.receivers
 
 
 @dataclass

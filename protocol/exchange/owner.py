@@ -344,13 +344,14 @@ class SpanOwner:
     async def _send_mean(self, stream: ByteStream, member: int) -> str | None:
         """Stream the mean as it grows, up to the acknowledgement. Returns why the member is refused, if it is."""
         generation, position = self._generation, 0
+        gives_mean = self._attempt.gives_means_to(stream.remote)
         while (refusal := self._refusal(member)) is None:
             current = self._current_generation()
             if current is not generation:
                 if position:
                     await self._control(stream, wire.RESET, current.number)
                 generation, position = current, 0
-            elif position < len(generation.means):
+            elif gives_mean and position < len(generation.means):
                 await self._control(stream, wire.CHUNK, position)
                 await self._context.write_payload(stream, generation.means[position])
                 position += 1

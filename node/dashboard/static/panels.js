@@ -107,14 +107,18 @@ const reachable = network => {
   return h('span', {}, `${answer}: ${network.reachability}`, network.reachability_fix ? h('small', {}, ` ${network.reachability_fix}`) : null);
 };
 
+const spread = ({ spread, spread_in_rounds, spread_round, partner }) => spread === null ? f.UNKNOWN
+  : `${f.percent(spread)} from …${partner.slice(-5)} in round ${spread_round}${spread_in_rounds === null ? '' : `, ${spread_in_rounds.toFixed(1)} updates`}`;
+
 const AGREEMENT = { true: ['all state hashes agree', 'good'], false: ['state hashes differ', 'bad'] };
 export const showCheckpoints = view => {
-  const { agreement, checkpoint } = view, [words, tone] = AGREEMENT[String(agreement.agrees)] ?? ['', ''];
+  const { agreement, checkpoint } = view;
+  const [words, tone] = agreement.is_exempt ? ['gossip: every peer has weights of its own', ''] : AGREEMENT[String(agreement.agrees)] ?? ['', ''];
   say($('agreement-sum'), words);
   $('agreement-sum').className = `sum ${tone}`;
   $('checkpoint-pairs').replaceChildren(...pairs([
     [agreement.round === null ? 'State' : `State after round ${agreement.round}`, agreement.state_hash ? copyable(f.shortHash(agreement.state_hash), agreement.state_hash) : f.UNKNOWN],
-    ['Same hash', agreement.num_known ? `${agreement.num_same} of ${agreement.num_known} peers` : f.UNKNOWN],
+    agreement.is_exempt ? ['Spread', spread(agreement)] : ['Same hash', agreement.num_known ? `${agreement.num_same} of ${agreement.num_known} peers` : f.UNKNOWN],
     ['Last checkpoint', checkpoint.round === null ? f.UNKNOWN : `round ${checkpoint.round}, ${checkpoint.saved_at ? f.clock(new Date(checkpoint.saved_at)) : f.UNKNOWN}`],
     ['Size, verified', checkpoint.size_bytes === null ? f.UNKNOWN : `${f.bytes(checkpoint.size_bytes)}, ${checkpoint.is_verified === null ? f.UNKNOWN : checkpoint.is_verified ? 'yes' : 'no'}`],
     ['Kept', checkpoint.num_kept === null ? f.UNKNOWN : [checkpoint.num_kept, ...(checkpoint.kept_bytes === null ? [] : [f.bytes(checkpoint.kept_bytes)])].join(', ')],
