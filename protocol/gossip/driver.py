@@ -8,7 +8,7 @@ rules of the run, its operators' amendments, the gate, mail and heartbeats are t
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Coroutine, Iterable, Mapping
+from collections.abc import Coroutine, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from statistics import median_high
 from typing import Any
@@ -173,7 +173,7 @@ class GossipDriver:
         apart = self._genesis.gossip.max_rounds_apart
         return tuple(peer for peer, sight in self._sights().items() if abs(sight.round - 1 - middle) <= apart)
 
-    def announced(self, peer: PeerId) -> Collection[tuple[int, str]]:
+    def announced(self, peer: PeerId) -> tuple[tuple[int, str], ...]:
         """Rounds and state hashes that a peer has signed lately."""
         return self._hearing.announced(peer)
 
