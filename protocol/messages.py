@@ -7,8 +7,9 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from .record import Plan, Record, SpanResult
+from .suspicions import Suspicion
 from .tickets import Ticket
-from .values import Ballot, Count, Digest, Frozen, Loss, Name, NodePhase, Peer, Round, Signature, Speed, SquaredNorm
+from .values import Ballot, Count, Digest, DigestOrNone, Frozen, Loss, Name, NodePhase, Peer, Round, Signature, Speed, SquaredNorm
 
 
 class Message(Frozen):
@@ -100,6 +101,7 @@ class Ready(InRound):
     life: Count = 0
     tokens_per_s: Speed = 0.0
     squared_norm: SquaredNorm = 0.0
+    inner_state: DigestOrNone = ""
 
 
 class PlanMessage(Message):
@@ -244,6 +246,13 @@ class Memory(InRound):
     """Hexadecimal; None if it has heard none."""
 
 
+class Suspected(Message):
+    """A spot check of the sender's has found that a member's contribution is not what its steps give."""
+
+    kind: Literal["suspected"] = "suspected"
+    suspicion: Suspicion
+
+
 def round_of(body: Message) -> int:
     """The round that a message belongs to; for a heartbeat the last one that its sender has applied."""
     match body:
@@ -282,6 +291,7 @@ AnyMessage = Annotated[
     | Amendments
     | MemoryRequest
     | Memory
-    | Refused,
+    | Refused
+    | Suspected,
     Field(discriminator="kind"),
 ]

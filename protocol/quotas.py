@@ -22,6 +22,7 @@ SPAN_STREAMS_PER_PEER = 32
 RESULT_STREAMS_PER_PEER = 4
 STATE_STREAMS_PER_PEER = 4
 AUDIT_STREAMS_PER_PEER = 8
+INNER_STATE_STREAMS_PER_PEER = 1
 EVIDENCE_STREAMS_PER_PEER = 2
 EVIDENCE_HELD = 4
 """Evidence of all peers together that is being received, and as many that are being shown: each may take as much memory

@@ -142,6 +142,12 @@ class TrustConfig(Frozen):
     """Most chunks of other owners' means that a member recomputes per round, chosen in private. 0: none."""
     audited_share: Annotated[float, Field(gt=0, le=1024)] = 0.25
     """What these may cost on average, as a share of the bytes of one encoded contribution."""
+    spot_checks: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """Chance per member and round that it recomputes another member's inner steps (`spot_checks.py`). 0: none."""
+    min_cosine: Annotated[float, Field(ge=-1, le=1)] = 0.95
+    """Between a contribution and the recomputed one, of a member that took the steps, whatever its hardware."""
+    max_norm_ratio: Annotated[float, Field(ge=1, le=1e6)] = 1.15
+    """Of their norms, either way."""
 
 
 class RecoveryConfig(Frozen):

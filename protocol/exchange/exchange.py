@@ -193,4 +193,7 @@ def check_plan(plan: Plan, grid: ChunkGrid) -> None:
 
 
 def _counts_on(plan: Plan, me: PeerId, contribution: Contribution) -> bool:
-    return any(member.peer == me and member.commitment == contribution.commitment for member in plan.members)
+    """Whether the plan quotes what we have said: others hold us to it, and may check it."""
+    said = (contribution.commitment, contribution.num_inner_steps, contribution.inner_state)
+    quoted = ((m.commitment, m.num_inner_steps, m.inner_state) for m in plan.members if m.peer == me)
+    return said in quoted
