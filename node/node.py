@@ -11,10 +11,12 @@ import contextlib
 import time
 from collections.abc import Coroutine
 
+from ..protocol.driver import Driver, DriverSetup
+from ..protocol.heartbeats import NodeFacts
 from ..protocol.identity import Identity, PeerId
 from ..protocol.messages import Commit
 from ..protocol.outcomes import Committed, RoundEvent
-from ..protocol.round_driver import NodeFacts, RoundDriver
+from ..protocol.round_driver import RoundDriver
 from ..protocol.spec import PROTOCOL_VERSION
 from ..protocol.state_sync import StateServer, StateUnavailable, SyncProgress
 from ..protocol.swarm import Swarm, SwarmEvent
@@ -143,7 +145,7 @@ class Node:
             inner_lr=training_config(rules, "rules in force").inner.lr,
         )
 
-    def _make_driver(self, swarm: Swarm) -> RoundDriver:
+    def _make_driver(self, swarm: Swarm) -> Driver:
         local = self._local
         facts = NodeFacts(
             lease_samples=local.spec.training.inner.lease_samples,
@@ -153,9 +155,9 @@ class Node:
             reachable=lambda: swarm.is_met_by(self._other_members()),
             ticket=self._invitation.ticket,
         )
-        return RoundDriver(
+        setup = DriverSetup(
             identity=local.identity,
-            genesis=local.spec.genesis,
+            book=local.book,
             transport=swarm.transport,
             directory=swarm.directory,
             folder=local.settings.folder / "rounds",
@@ -165,8 +167,9 @@ class Node:
             observer=self._on_round_event,
             sync=self._load_state,
             prove=self._prove_head,
-            book=local.book,
+            recomputer=local.recomputer() if local.rules.trust.spot_checks else None,
         )
+        return RoundDriver(setup)
 
     def _other_members(self) -> list[PeerId]:
         return [peer for peer in self._replica.standing.roster if peer != self._local.me]
@@ -195,7 +198,7 @@ class Node:
             self._telemetry.alert("trainer", str(error), fix="See the log, then start the node again.", is_error=True)
             raise UserError(str(error), "", "see the log above, then start the node again", code="trainer") from None
 
-    async def _until_finished(self, driver: RoundDriver) -> None:
+    async def _until_finished(self, driver: Driver) -> None:
         """Wait for the last round; or for a task that cannot go on, whose exception is raised."""
         while not self.is_finished:
             self._applied.clear()
@@ -207,7 +210,7 @@ class Node:
                 task.result()
         await self._linger(driver)
 
-    async def _linger(self, driver: RoundDriver) -> None:
+    async def _linger(self, driver: Driver) -> None:
         """Wait for our evaluation of the last state, and for members that may still come for the last round."""
         deadline_s = time.monotonic() + _LINGER_S
         while time.monotonic() < deadline_s and not self._others_are_done(driver):  # noqa: ASYNC110 - time decides too
@@ -216,7 +219,7 @@ class Node:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._evaluation.wait(), _EVALUATION_PATIENCE_S)
 
-    def _others_are_done(self, driver: RoundDriver) -> bool:
+    def _others_are_done(self, driver: Driver) -> bool:
         patience_s = self._local.rules.timing.drop_after_s
         return others_are_done(driver.roster, driver.peers, self.head_round, patience_s, time.monotonic())
 
@@ -289,7 +292,7 @@ class Node:
             self._live.rounds.on_applied(outcome, is_evaluator=self._is_evaluator(outcome.commit))
         self._applied.set()
 
-    def _keep_receipt(self, driver: RoundDriver, commit: Commit | None) -> None:
+    def _keep_receipt(self, driver: Driver, commit: Commit | None) -> None:
         """Write the receipt of the round before ``commit``; with None that of the last round of all."""
         book, attests = self._receipts, driver.attestations
         number = book.flush(attests) if commit is None else book.on_applied(commit, attests)
@@ -319,7 +322,7 @@ class Node:
 
     # --- state sync ---------------------------------------------------------------------------------------------------
 
-    def _state_loader(self, driver: RoundDriver) -> StateLoader:
+    def _state_loader(self, driver: Driver) -> StateLoader:
         local = self._local
         return StateLoader(
             book=local.book,
@@ -386,7 +389,7 @@ class Node:
             await asyncio.sleep(0.05)
         live.rounds.open()
 
-    def _take_submitted(self, driver: RoundDriver) -> None:
+    def _take_submitted(self, driver: Driver) -> None:
         """What the operator has signed with ``atoll run amend`` in this node's folder."""
         num_known = self._local.book.num_amendments
         if submitted := [a for a in self._local.amendments.collect() if a.number > num_known]:

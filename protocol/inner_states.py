@@ -1,8 +1,8 @@
 """Copies of members' inner optimizer states on their way to those who check their steps.
 
-On an ``inner_state`` stream the checker sends a digest (32 bytes), once; the answer is `payload.NO`, or `SHORT` or `LONG`
-and the copy, whose two possible lengths both sides know from the model. It goes straight to disk: it is twice as long
-as an encoded contribution. A copy is served from a file that does not change, so nobody's training waits for it.
+On an ``inner_state`` stream the checker sends a digest (32 bytes), once; the answer is `payload.NO`, or `SHORT` or
+`LONG` and the copy, whose two possible lengths both sides know from the model. It goes straight to disk: it is twice as
+long as an encoded contribution. A copy is served from a file that does not change, so nobody's training waits for it.
 """
 
 from __future__ import annotations
@@ -132,5 +132,3 @@ async def _receive(stream: ByteStream, executor: Executor, num_bytes: int, diges
             num_bytes -= len(piece)
     if hasher.hexdigest() != digest:
         raise NotShown("shows something else than it has committed to")
-
-

@@ -9,7 +9,21 @@ from pydantic import Field
 from .record import Plan, Record, SpanResult
 from .suspicions import Suspicion
 from .tickets import Ticket
-from .values import Ballot, Count, Digest, DigestOrNone, Frozen, Loss, Name, NodePhase, Peer, Round, Signature, Speed, SquaredNorm
+from .values import (
+    Ballot,
+    Count,
+    Digest,
+    DigestOrNone,
+    Frozen,
+    Loss,
+    Name,
+    NodePhase,
+    Peer,
+    Round,
+    Signature,
+    Speed,
+    SquaredNorm,
+)
 
 
 class Message(Frozen):

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -20,6 +20,7 @@ class RoundEvent:
     ``state.unproven``, ``state.unwritable``, ``state.rejected``, ``votes.unwritable``, ``votes.abstaining``,
     ``audit.done``, ``audit.lie``, ``audit.refused``, ``audit.incomplete``, ``peer.proven``, ``evidence.unwritable``,
     ``node.woke``, ``quorum.missing``, ``quorum.lost``, ``quorum.found``, ``amendment.learned``, ``amendment.refused``,
+    ``spot.passed``, ``spot.suspected``, ``spot.hidden``, ``spot.unconfirmed``, ``spot.failed``,
     ``amendment.unwritable``, ``invite.refused``, ``rules.in_force``, ``rules.outdated``, ``lineage.begun``.
     """
 
@@ -27,6 +28,10 @@ class RoundEvent:
     round: int
     """The round that was worked on."""
     fields: Mapping[str, object] = field(default_factory=dict[str, object])
+
+
+Observe: TypeAlias = Callable[[str, dict[str, object]], None]
+"""Takes a point (`RoundEvent.point`) and its fields, and says them of the present round."""
 
 
 @dataclass(frozen=True)

@@ -21,25 +21,27 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import random
-from collections.abc import Callable, Coroutine, Sequence
-from concurrent.futures import Executor
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any, Protocol
+from typing import Protocol, TypeVar
 
 from . import inner_states
-from .chunks import ChunkGrid, span_chunks
+from .chunks import Contribution, span_chunks
 from .evidence import included_members
-from .exchange import Exchange
+from .exchange import Exchange, ExchangeHost
 from .identity import Identity, PeerId
 from .inner_states import InnerStateServer, NotShown
 from .offload import off_loop
+from .outcomes import Observe
 from .record import Member, Plan, Record
 from .replica import Replica
 from .spec import Genesis
 from .suspicions import Breach, Suspicion, Suspicions, Verdict, breach_of, may_hide, recheck_chance
-from .transport import Buffer, PeerUnreachable, RemoteProtocolError, StreamClosed, Transport
+from .tasks import Background
+from .transport import Buffer, PeerUnreachable, RemoteProtocolError, StreamClosed
 
+T = TypeVar("T")
 NUM_CHUNKS = 16
 """Of a contribution that are compared."""
 
@@ -113,10 +115,8 @@ class _Case:
     sample: asyncio.Future[dict[int, Buffer]] = field(
         default_factory=lambda: asyncio.get_running_loop().create_future()
     )
-    """Chunk -> its encoding, once the round is decided; cancelled if the member's contribution is not in it."""
-    following: asyncio.Future[Member | None] = field(
-        default_factory=lambda: asyncio.get_running_loop().create_future()
-    )
+    """Chunk -> its encoding, once the round is decided; none if the member's contribution is not in it."""
+    following: asyncio.Future[Member | None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
     """How the member takes part in the next round."""
     record: str = ""
 
@@ -138,35 +138,33 @@ class SpotChecks:
 
     def __init__(
         self,
+        host: ExchangeHost,
+        genesis: Genesis,
         *,
         identity: Identity,
-        genesis: Genesis,
-        grid: ChunkGrid,
-        transport: Transport,
-        executor: Executor,
         replica: Replica,
         folder: Path,
         lease_samples: int,
         recomputer: Recomputer | None,
-        observe: Callable[[str, dict[str, object]], None],
-        post: Callable[[Sequence[PeerId], Suspicion], None],
-        generator: random.Random | None = None,
+        observe: Observe,
+        post: Callable[[Sequence[PeerId], Suspicion], object],
     ) -> None:
-        self._identity, self._genesis, self._grid, self._transport = identity, genesis, grid, transport
-        self._executor, self._replica, self._folder = executor, replica, folder
+        self._identity, self._genesis, self._grid, self._transport = identity, genesis, host.grid, host.transport
+        self._executor, self._replica, self._folder = host.executor, replica, folder
         self._lease_samples, self._recomputer = lease_samples, recomputer
         self._observe, self._post = observe, post
-        self._random = generator or random.SystemRandom()
+        self._random: random.Random = random.SystemRandom()
         self.convict: Callable[[Verdict], object] = lambda _: None
         self.suspicions = Suspicions(self._me)
         self._round, self._planned = 0, 0
         self._exchanges: dict[str, Exchange] = {}
         self._case: _Case | None = None
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._background = Background()
         self._server = None
         if recomputer is not None and genesis.trust.spot_checks:
-            roster = lambda: self._replica.standing.roster  # noqa: E731
-            self._server = InnerStateServer(transport, executor, roster, recomputer.sizes)
+            self._server = InnerStateServer(
+                host.transport, host.executor, lambda: replica.standing.roster, recomputer.sizes
+            )
 
     @property
     def _me(self) -> PeerId:
@@ -182,9 +180,14 @@ class SpotChecks:
         self.suspicions.forget_old(self._round, self._replica.standing.roster)
         case = self._case
         if case is not None and self._round != case.round:
-            case.sample.cancel()  # unless it was taken
-            if self._round != case.round + 1 and not case.following.done():
-                case.following.set_result(None)
+            _settle(case.sample, {})  # unless it was taken
+            if self._round != case.round + 1:
+                _settle(case.following, None)
+
+    def show(self, contribution: Contribution) -> None:
+        """Before anybody hears of a contribution: whoever asks may see what its steps began with."""
+        if contribution.inner_state and self._server is not None and self._recomputer is not None:
+            self._server.show(contribution.inner_state, self._recomputer.own_state(contribution.round))
 
     def planned(self, exchange: Exchange) -> None:
         """This node takes part in an attempt. Only the first of a round decides whether somebody is checked."""
@@ -193,24 +196,21 @@ class SpotChecks:
         if self._server is None or self._recomputer is None or plan.round == self._planned:
             return
         self._planned = plan.round
-        self._show_own(plan)
         if self._case is not None:
             self._follow(self._case, plan)
         elif (member := self._choose(plan)) is not None:
             place = self._replica.standing.roster.index(member.peer)
             first = self._replica.standing.data_cursor + place * self._lease_samples
             self._case = _Case(plan, member, self._genesis, first)
-            self._spawn(self._examine(self._case, self._recomputer))
+            self._background.spawn(self._examine(self._case, self._recomputer))
 
     def decided(self, record: Record) -> None:
         """The round is over, and what was received in it is about to be forgotten: take what is to be compared."""
         case, plan = self._case, record.plan
-        if case is None or case.round != plan.round or case.sample.done():
-            return
         exchange = self._exchanges.get(plan.content_id())
-        chunks = {} if exchange is None else self._taken(exchange, record, case.member)
-        case.record = record.content_id()
-        case.sample.set_result(chunks) if chunks else case.sample.cancel()
+        if case is not None and case.round == plan.round and exchange is not None:
+            case.record = record.content_id()
+            _settle(case.sample, self._taken(exchange, record, case.member))
 
     def hear(self, suspicion: Suspicion, sender: PeerId) -> None:
         """Another member suspects somebody."""
@@ -219,16 +219,10 @@ class SpotChecks:
         self._note(suspicion)
 
     async def close(self) -> None:
-        for task in self._tasks:
-            task.cancel()
-        await asyncio.gather(*self._tasks, return_exceptions=True)
+        """End what goes on, without an outcome."""
+        await self._background.close()
 
     # --- whom, and what of it -----------------------------------------------------------------------------------------
-
-    def _show_own(self, plan: Plan) -> None:
-        mine = next((member for member in plan.members if member.peer == self._me), None)
-        if mine is not None and mine.inner_state and self._server is not None and self._recomputer is not None:
-            self._server.show(mine.inner_state, self._recomputer.own_state(plan.round))
 
     def _choose(self, plan: Plan) -> Member | None:
         """Whom to check in this round: who did not show its state last time, whom others suspect, or anybody."""
@@ -246,8 +240,8 @@ class SpotChecks:
         return None
 
     def _follow(self, case: _Case, plan: Plan) -> None:
-        if plan.round == case.round + 1 and not case.following.done():
-            case.following.set_result(next((m for m in plan.members if m.peer == case.peer), None))
+        if plan.round == case.round + 1:
+            _settle(case.following, next((m for m in plan.members if m.peer == case.peer), None))
 
     def _taken(self, exchange: Exchange, record: Record, member: Member) -> dict[int, Buffer]:
         """Chunks of the member's contribution that this node has averaged, drawn at random; none if it is not in."""
@@ -281,12 +275,9 @@ class SpotChecks:
         if not await recomputer.keep_anchor(case.round - 1):
             return
         state = await self._obtain(case.member, case.round, recomputer, paths)
-        try:
-            sample = await case.sample
-        except asyncio.CancelledError:
-            if case.sample.cancelled():
-                return  # its contribution is not part of the result
-            raise
+        sample = await case.sample
+        if not sample:
+            return  # its contribution is not part of the result
         if isinstance(state, str):  # it had reasons, perhaps: now it has time
             state = await self._obtain(case.member, case.round, recomputer, paths)
         if isinstance(state, str):
@@ -402,7 +393,7 @@ class SpotChecks:
         if verdict is not None:
             self.convict(verdict)
 
-    def _spawn(self, work: Coroutine[Any, Any, None]) -> None:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+
+def _settle(future: asyncio.Future[T], value: T) -> None:
+    if not future.done():
+        future.set_result(value)

@@ -183,4 +183,3 @@ class InnerStates:
         for path in self._folder.glob("*.state"):
             if not newest - NUM_KEPT < int(path.stem) <= newest:
                 path.unlink(missing_ok=True)
-

@@ -1,8 +1,8 @@
 """Recomputes another peer's inner steps, for a spot check: ``python -P -m atoll.training.recompute --job FILE``.
 
-Everything that the steps depend on is known (anchor, lease, number of steps, learning rate) or shown under a digest (the
-optimizer's state at their beginning). Other hardware gives other roundings, so the outcome is compared with a tolerance,
-never for equality. The process is apart from the trainer, which goes on meanwhile; its priority is the lowest.
+Everything that the steps depend on is known (anchor, lease, number of steps, learning rate) or shown under a digest
+(the optimizer's state at their beginning). Other hardware gives other roundings, so the outcome is compared with a
+tolerance, never for equality. The process is apart from the trainer, which goes on meanwhile; its priority is lowest.
 """
 
 from __future__ import annotations

@@ -16,7 +16,7 @@ EXEMPT: dict[str, str] = {
     "protocol/quotas.py:MeteredStream.read": DELEGATES,
     "protocol/simulator/nodes.py:world_genesis": SIMULATED,
     "protocol/simulator/hunt.py:_replay": DELEGATES,
-    "protocol/simulator/world.py:World._heartbeat_of": SIMULATED,
+    "protocol/simulator/heartbeats.py:_heartbeat_of": SIMULATED,
     "protocol/spec.py:Genesis.amended": "takes values that were read and verified before",
     "protocol/swarm/addresses.py:_tail": DELEGATES,
     "protocol/swarm/addresses.py:by_use": USERS,

@@ -75,7 +75,7 @@ def let_lie(monkeypatch: pytest.MonkeyPatch, tamper: Tamper, liar: PeerId = LIAR
     honest = owners.SpanOwner._reduce
 
     def reduce(self, generation, chunk, members, datas, shares):
-        if self._context.me == liar:
+        if self._host.me == liar:
             datas = tamper(self._chunks[chunk], datas)
         return honest(self, generation, chunk, members, datas, shares)
 
@@ -172,7 +172,7 @@ async def test_an_owner_that_sends_two_signed_results_is_proven_to_contradict_it
     victim, encode = HONEST[0].peer_id, owners.SpanOwner._control
 
     async def control(self, stream, tag, argument=0, text=b""):
-        if tag == owners.wire.FINAL and self._context.me == LIAR.peer_id and stream.remote == victim:
+        if tag == owners.wire.FINAL and self._host.me == LIAR.peer_id and stream.remote == victim:
             text = signed(LIAR, SpanResult.model_validate_json(text).model_copy(update={"included": flags})).canonical()
         await encode(self, stream, tag, argument, text)
 
