@@ -67,8 +67,10 @@ class InnerStateServer:
                 await self._send(stream, file)
 
     def _may_see(self, peer: PeerId, digest: bytes) -> bool:
+        if peer not in self._roster():
+            return False
         self._num_served[digest, peer] += 1
-        return peer in self._roster() and self._num_served[digest, peer] <= _TIMES_SERVED
+        return self._num_served[digest, peer] <= _TIMES_SERVED
 
     async def _open(self, path: Path) -> BinaryIO | None:
         try:

@@ -161,6 +161,8 @@ class SpotChecks:
         self._case: _Case | None = None
         self._background = Background()
         self._server = None
+        for left in folder.glob("*"):  # by an earlier process
+            left.unlink(missing_ok=True)
         if recomputer is not None and genesis.trust.spot_checks:
             self._server = InnerStateServer(
                 host.transport, host.executor, lambda: replica.standing.roster, recomputer.sizes

@@ -1,9 +1,9 @@
 """The inner optimizer's state with which a round's steps begin, encoded: what a spot check recomputes the steps from.
 
 It is private, unlike the anchor and the lease, and AdamW's moments weigh twice what the model does. A copy keeps int8
-codes of the first moment and of the *fourth root* of the second: int8 is linear within a block, and the second moment's
-values lie many powers of ten apart. Its root alone costs a cosine of 0.98 after 50 steps, the fourth root 0.999, the
-second moment itself everything (`benchmarks/spot_checks.py`).
+codes of m/√v, which is what the update goes by, and of the *fourth root* of v: int8 is linear within a block, and the
+moments of seldom used parameters lie many powers of ten below those of their neighbours, while their updates are as
+large. What other codes of 8 bits cost is measured in `benchmarks/spot_checks.py`.
 
 Wire form: 20 bytes (magic, whether there are moments, first batch as uint32, steps done as uint64), then the codes. The
 length follows from the model and that one flag. No torch here.
@@ -64,26 +64,29 @@ class InnerState:
         header = _HEADER.pack(_MAGIC, bool(self.moments), self.first_batch, self.num_steps_done)
         if not self.moments:
             return header
-        parts = (self.moments["exp_avg"], np.sqrt(np.sqrt(self.moments["exp_avg_sq"])))
+        root = np.sqrt(self.moments["exp_avg_sq"])
+        ratio = np.divide(self.moments["exp_avg"], root, out=np.zeros_like(root), where=root > 0)
+        parts = (ratio, np.sqrt(root))
         return header + b"".join(_encoded(part) for part in parts)
 
     @classmethod
     def decode(cls, data: bytes, num_elements: int, inner: InnerConfig) -> InnerState:
         """What somebody claims to begin with. Raises ValueError for what `encode` does not write.
 
-        Moments that no sequence of gradients leads to are brought back to the nearest that one does: by
-        Cauchy–Schwarz |m| ≤ C·√v, so nobody can claim a momentum that outweighs every gradient to come.
+        Moments that no sequence of gradients leads to are brought back to the nearest that one does (`_largest_ratio`),
+        so that nobody can claim a momentum that outweighs every gradient to come.
         """
         num_steps_done, first_batch, first, second = _taken_apart(data, num_elements)
         if not first:
             return cls(num_steps_done, first_batch)
-        roots = np.clip(_decoded(second, num_elements), -_LARGEST, _LARGEST)
-        moments = _admissible(_decoded(first, num_elements), np.square(np.square(roots)), inner)
-        return cls(num_steps_done, first_batch, moments)
+        limit = _largest_ratio(inner)
+        ratio = np.clip(_decoded(first, num_elements), -limit, limit)
+        root = np.square(np.clip(_decoded(second, num_elements), -_LARGEST, _LARGEST))
+        return cls(num_steps_done, first_batch, {"exp_avg": ratio * root, "exp_avg_sq": np.square(root)})
 
 
 def continuity(end: bytes, start: bytes, num_elements: int) -> float | None:
-    """How well the copy ``start`` goes on from ``end``: the lower cosine of the two moments' codes.
+    """How well the copy ``start`` goes on from ``end``: the lower cosine of the two codes'.
 
     None for an optimizer that begins anew, as after a restart: nothing can be hidden in that. Raises ValueError for
     what `InnerState.encode` does not write. Needs no memory beside the copies.
@@ -137,15 +140,12 @@ def _decoded(data: memoryview, num_elements: int) -> NDArray[np.float32]:
     return values
 
 
-def _admissible(
-    first: NDArray[np.float32], second: NDArray[np.float32], inner: InnerConfig
-) -> dict[str, NDArray[np.float32]]:
+def _largest_ratio(inner: InnerConfig) -> float:
+    """C in |m| ≤ C·√v, which Cauchy–Schwarz gives for any gradients: m and v are weighted sums of g and g²."""
     beta1, beta2 = inner.betas
-    first = np.clip(first, -_LARGEST, _LARGEST)
-    if beta1**2 < beta2:
-        limit = (1 - beta1) / math.sqrt((1 - beta2) * (1 - beta1**2 / beta2))
-        second = np.maximum(second, np.square(first / np.float32(limit)))
-    return {"exp_avg": first, "exp_avg_sq": second}
+    if beta1**2 >= beta2:
+        return _LARGEST
+    return (1 - beta1) / math.sqrt((1 - beta2) * (1 - beta1**2 / beta2))
 
 
 class InnerStates:

@@ -14,13 +14,14 @@ import torch
 
 from atoll.kernels.chunk_grid import ChunkGrid
 from atoll.kernels.codec import codec
+from atoll.protocol import suspicions
 from atoll.protocol.amendments import RunRules
 from atoll.protocol.chunks import Contribution
 from atoll.protocol.driver import DriverSetup
 from atoll.protocol.heartbeats import NodeFacts
 from atoll.protocol.identity import Identity, PeerId
 from atoll.protocol.memory import MemoryNetwork
-from atoll.protocol.messages import Commit
+from atoll.protocol.messages import Commit, Suspected
 from atoll.protocol.outcomes import RoundEvent
 from atoll.protocol.round_driver import RoundDriver
 from atoll.protocol.rule_book import RuleBook
@@ -144,7 +145,14 @@ class Member:
         standing = self.replica.standing
         return Lease(standing.data_cursor + standing.roster.index(self.identity.peer_id) * LEASE, LEASE)
 
-    def state(self) -> str:
+    def invent_state(self) -> None:
+        """A momentum of one's own choice, under the true number of steps."""
+        values = np.random.default_rng(self.driver.round).standard_normal(INITIAL.size).astype(np.float32)
+        moments = {"exp_avg": values * np.float32(1e-3), "exp_avg_sq": np.square(values * np.float32(1e-2))}
+        if self.loop.num_steps_done:
+            self.loop.restore_optimizer(moments, self.loop.num_steps_done)
+
+    def keep_state(self) -> str:
         state = InnerState(self.loop.num_steps_done, 0, self.loop.optimizer_tensors())
         return self.states.keep(self.driver.round, state)
 
@@ -225,6 +233,9 @@ class Swarm:
             await member.driver.start()
 
     flips = False
+    """Whether the cheat trains on false labels."""
+    invents = False
+    """Whether it begins each round with an optimizer that it has made up."""
 
     @property
     def present(self) -> list[Member]:
@@ -238,7 +249,9 @@ class Swarm:
         )
 
     async def contribute(self, member: Member, behaviour: Behaviour) -> None:
-        digest = member.state()
+        if self.invents and member.identity is CHEAT:
+            member.invent_state()
+        digest = member.keep_state()
         member.sent = behaviour(member)
         out = np.empty(GRID.total_encoded, np.uint8)
         GRID.encode(member.sent, out)
@@ -296,3 +309,46 @@ async def test_who_takes_half_the_steps_is_suspected_and_ejected(swarm):
 async def test_who_trains_on_false_labels_is_suspected_and_ejected(swarm):
     await swarm.until_ejected(honest)
     assert {point["peer"] for point in swarm.points("spot.suspected")} == {CHEAT.peer_id}
+
+
+async def test_who_invents_the_state_that_its_steps_begin_with_is_ejected_in_time(swarm, monkeypatch):
+    """Its contributions are what its steps give; but no round begins where the one before has led."""
+    monkeypatch.setattr(suspicions, "MAX_HIDDEN", 2)
+    swarm.invents = True
+    await swarm.until_ejected(honest, max_rounds=30)
+    assert any("go on from where" in str(point["why"]) for point in swarm.points("spot.hidden"))
+    assert {point["peer"] for point in swarm.points("spot.suspected")} == {CHEAT.peer_id}
+
+
+async def test_who_shows_nothing_is_asked_again_and_then_ejected(swarm):
+    server = swarm.members[CHEAT.peer_id].driver._spot_checks._server
+    assert server is not None
+    server.show = lambda *_: None
+    await swarm.until_ejected(honest, max_rounds=20)
+    hidden = swarm.points("spot.hidden")
+    assert {point["peer"] for point in hidden} == {CHEAT.peer_id}
+    assert max(point["count"] for point in hidden) == 3
+
+
+async def test_a_lone_accuser_ejects_nobody_and_is_counted(swarm):
+    """It accuses somebody honest in every round; the others look for themselves."""
+    liar, victim = PEOPLE[4], PEOPLE[1]
+    others = [person.peer_id for person in PEOPLE if person not in (liar, victim)]
+    driver = swarm.members[liar.peer_id].driver
+    for number in range(1, 9):
+        await swarm.round()
+        suspicion = Suspicion(
+            lineage=0,
+            round=number,
+            record="00" * 32,
+            accused=victim.peer_id,
+            accuser=liar.peer_id,
+            breach=Breach(rule="cosine", value=0.1, limit=0.95),
+        ).signed(liar)
+        driver._mail.post(others, Suspected(suspicion=suspicion))
+    assert swarm.points("peer.proven") == []
+    assert len(swarm.present) == len(PEOPLE)
+    assert {point["by"] for point in swarm.points("spot.suspected")} == {liar.peer_id}
+    assert {point["peer"] for point in swarm.points("spot.unconfirmed")} == {liar.peer_id}
+    counts = [swarm.members[peer].driver._spot_checks.suspicions.num_unconfirmed[liar.peer_id] for peer in others]
+    assert max(counts) >= 2
