@@ -1,9 +1,9 @@
 """How well recomputed inner steps tell honest contributions from others: cosine, ratio of norms, continuity.
 
 Four peers train the demo's recipe; one of them is recomputed from its anchor, its lease and the int8 copy of its
-optimizer's state, as a spot check does (`protocol/spot_checks.py`), with arithmetic as other hardware might have it. Then
-the checker's outcome is held against what a peer that cheats would send. A checker sees a quarter of the vector, its own
-span: shown is the least favourable quarter of all rounds.
+optimizer's state, as a spot check does (`protocol/spot_checks.py`), with arithmetic as other hardware might have it.
+Then the checker's outcome is held against what a peer that cheats would send. A checker sees its own span, a quarter of
+the vector: each quarter counts by itself.
 """
 
 from __future__ import annotations
