@@ -110,7 +110,7 @@ class Docket:
         async with self._accepting:  # several may come at once
             if accused in self._store.accused:
                 return False
-            await off_loop(self._executor, proofs.judge, evidence, self._rules(), self._grid)
+            await off_loop(self._executor, proofs.judge, evidence, self._rules(), self._grid, self._roster())
             await off_loop(self._executor, self._store.save, evidence)
         self._on_proven(accused, proofs.kind_of(evidence))
         return True

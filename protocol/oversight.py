@@ -13,7 +13,7 @@ from typing import TypeVar
 from .audit import Auditor, Findings
 from .docket import Docket
 from .event_queue import size_of
-from .evidence import Evidence, Lie, TwoProposals, TwoResults, ballot_of, contradict
+from .evidence import Evidence, Lie, TwoProposals, TwoResults, Verdict, ballot_of, contradict
 from .evidence_store import EvidenceStore
 from .exchange import Exchange, ExchangeHost
 from .identity import PeerId
@@ -24,6 +24,7 @@ from .record import Plan, Record, SpanResult
 from .round_machine import Distrusted, Event, Proven, Received
 from .signed_results import is_signed, says_the_same
 from .spec import Genesis
+from .spot_checks import SpotChecks
 from .standing import Standing
 from .tasks import Background
 from .transport import RemoteProtocolError
@@ -49,12 +50,15 @@ class Oversight:
         genesis: Genesis,
         *,
         store: EvidenceStore,
+        spot_checks: SpotChecks,
         shut_out: Callable[[Iterable[PeerId]], None],
         feed: Callable[[Event], None],
         observe: Observe,
     ) -> None:
         self._genesis, self._store, self._shut_out = genesis, store, shut_out
         self._feed, self._observe = feed, observe
+        self._spot_checks = spot_checks
+        spot_checks.convict = self._charge
         self._roster: tuple[PeerId, ...] = ()
         self._auditor = Auditor(host.me, host.grid, host.transport, host.executor, self._max_requests())
         self._docket = Docket(
@@ -88,6 +92,7 @@ class Oversight:
         self._genesis, self._roster, self._ejected = genesis, standing.roster, frozenset(standing.ejected)
         self._auditor.max_chunks_served = self._max_requests()
         self._shut_out(standing.ejected)
+        self._spot_checks.begin(genesis)
         self._store.prune(standing.ejected)
         self._plans.clear()
         self._results.clear()
@@ -100,9 +105,15 @@ class Oversight:
     def keep(self, exchange: Exchange) -> None:
         """Show others what this exchange is about, until `forget`."""
         self._auditor.keep(exchange)
+        self._spot_checks.planned(exchange)
 
     def forget(self, plan_id: str) -> None:
         self._auditor.forget(plan_id)
+
+    def decided(self, record: Record) -> None:
+        """The round is over: contributions may change from now on."""
+        self._spot_checks.decided(record)
+        self.forget(record.plan.content_id())
 
     # --- statements ---------------------------------------------------------------------------------------------------
 
@@ -212,7 +223,7 @@ class Oversight:
         self._background.spawn(self._spread(evidence, known))
         return known
 
-    def _charge(self, evidence: TwoResults | TwoProposals) -> None:
+    def _charge(self, evidence: TwoResults | TwoProposals | Verdict) -> None:
         """As `_prosecute`, one at a time against each peer: who contradicts itself can do so a thousand times."""
         accused = PeerId(evidence.accused)
         if accused not in self._charged:

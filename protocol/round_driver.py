@@ -31,7 +31,7 @@ from .identity import PeerId
 from .incoming import Incoming
 from .lag import FAR_BEHIND_ROUNDS
 from .memories import Memories
-from .messages import Commit, Group, Provisional
+from .messages import Commit, Group, Provisional, Suspected
 from .outcomes import Outcome
 from .oversight import Oversight
 from .peers import PeerInfo
@@ -44,6 +44,7 @@ from .results import ResultStore
 from .round_loop import RoundLoop, Work
 from .round_machine import Phase, Tick, Woke
 from .spec import Genesis, TimingConfig
+from .spot_checks import SpotChecks
 from .topology import Topology
 from .transport import Transport
 from .votes import VoteStore
@@ -70,6 +71,7 @@ class RoundDriver:
         self._results = ResultStore(setup.folder / "results", setup.grid, FAR_BEHIND_ROUNDS)
         self._executor = ThreadPoolExecutor(max_workers=2, thread_name_prefix="exchange")
         host = self._make_host()
+        self._spot_checks = self._make_spot_checks(host)
         self._oversight = self._make_oversight(host)
         self._reduction = self._make_reduction(host)
         self._pending = Pending()
@@ -89,7 +91,9 @@ class RoundDriver:
             on_rules=self._obey,
         )
         self._memories = Memories(setup, contact, self._queue.put)
-        self._incoming = Incoming(setup, contact, self._loop, self._memories, commits, self._topology)
+        self._incoming = Incoming(
+            setup, contact, self._loop, self._memories, commits, self._topology, self._spot_checks
+        )
         self._tasks: set[asyncio.Task[None]] = set()
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Gets the exception that ended the driver, if one does; the node should wait for it."""
@@ -106,11 +110,26 @@ class RoundDriver:
             recent=Recent(setup.grid),
         )
 
+    def _make_spot_checks(self, host: ExchangeHost) -> SpotChecks:
+        setup = self._setup
+        return SpotChecks(
+            host,
+            setup.rules,
+            identity=setup.identity,
+            replica=setup.replica,
+            folder=setup.folder / "spot-checks",
+            lease_samples=setup.facts.lease_samples,
+            recomputer=setup.recomputer,
+            observe=self._points.observe,
+            post=lambda peers, suspicion: self._mail.post(peers, Suspected(suspicion=suspicion)),
+        )
+
     def _make_oversight(self, host: ExchangeHost) -> Oversight:
         return Oversight(
             host,
             self._setup.rules,
             store=EvidenceStore(self._setup.folder / "evidence", self._setup.grid),
+            spot_checks=self._spot_checks,
             shut_out=self._transport.shut_out,
             feed=self._queue.put,
             observe=self._points.observe,
@@ -256,6 +275,7 @@ class RoundDriver:
         if self.failed.done():
             self.failed.result()
         offer = self._pending.open(gathered)
+        self._spot_checks.show(gathered)
         self._queue.put(offer)
         outcome = await offer.outcome
         await self._topology.settled(outcome)
@@ -290,6 +310,7 @@ class RoundDriver:
         await self._loop.close()
         await self._reduction.close()
         await self._points.close()
+        await self._spot_checks.close()
         await self._oversight.close()
         await self._mail.close()
         self._executor.shutdown(wait=True, cancel_futures=True)

@@ -15,6 +15,7 @@ from .harness import Target
 from .network_targets import MESSAGE_TARGETS, STREAM_TARGETS
 from .proof_targets import PROOF_TARGETS
 from .rule_targets import RULE_TARGETS, TOOL_TARGETS
+from .spot_targets import SPOT_TARGETS
 from .swarm_targets import CODEC_TARGETS, STATE_TARGETS, SWARM_TARGETS
 
 TARGETS: tuple[Target, ...] = (
@@ -32,4 +33,5 @@ TARGETS: tuple[Target, ...] = (
     *GROUP_TARGETS,
     *RULE_TARGETS,
     *TOOL_TARGETS,
+    *SPOT_TARGETS,
 )
