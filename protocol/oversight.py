@@ -10,6 +10,7 @@ import asyncio
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
+from .amendments import RunRules
 from .audit import Auditor, Findings
 from .docket import Docket
 from .event_queue import size_of
@@ -23,7 +24,6 @@ from .quotas import STATED_BYTES, STATED_BYTES_PER_PEER, Shares
 from .record import Plan, Record, SpanResult
 from .round_machine import Distrusted, Event, Proven, Received
 from .signed_results import is_signed, says_the_same
-from .spec import Genesis
 from .spot_checks import SpotChecks
 from .standing import Standing
 from .tasks import Background
@@ -47,7 +47,7 @@ class Oversight:
     def __init__(
         self,
         host: ExchangeHost,
-        genesis: Genesis,
+        rules: RunRules,
         *,
         store: EvidenceStore,
         spot_checks: SpotChecks,
@@ -55,7 +55,8 @@ class Oversight:
         feed: Callable[[Event], None],
         observe: Observe,
     ) -> None:
-        self._genesis, self._store, self._shut_out = genesis, store, shut_out
+        self._rules, self._store, self._shut_out = rules, store, shut_out
+        self._genesis = rules.genesis
         self._feed, self._observe = feed, observe
         self._spot_checks = spot_checks
         spot_checks.convict = self._charge
@@ -66,7 +67,7 @@ class Oversight:
             host.transport,
             store,
             host.executor,
-            rules=lambda: self._genesis,
+            rules=lambda: self._rules,
             roster=lambda: self._roster,
             on_proven=self._note_proven,
             on_misconduct=self._note_misconduct,
@@ -87,12 +88,13 @@ class Oversight:
         """Peers against whom this node holds evidence."""
         return self._docket.proven
 
-    def begin(self, genesis: Genesis, standing: Standing) -> None:
+    def begin(self, rules: RunRules, standing: Standing) -> None:
         """A round begins (again): ejected peers are refused from now on, and what is of earlier rounds is forgotten."""
-        self._genesis, self._roster, self._ejected = genesis, standing.roster, frozenset(standing.ejected)
+        self._rules, self._genesis = rules, rules.at(standing.round + 1)
+        self._roster, self._ejected = standing.roster, frozenset(standing.ejected)
         self._auditor.max_chunks_served = self._max_requests()
         self._shut_out(standing.ejected)
-        self._spot_checks.begin(genesis)
+        self._spot_checks.begin(self._genesis)
         self._store.prune(standing.ejected)
         self._plans.clear()
         self._results.clear()

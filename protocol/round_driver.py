@@ -127,7 +127,7 @@ class RoundDriver:
     def _make_oversight(self, host: ExchangeHost) -> Oversight:
         return Oversight(
             host,
-            self._setup.rules,
+            self._setup.book.rules,
             store=EvidenceStore(self._setup.folder / "evidence", self._setup.grid),
             spot_checks=self._spot_checks,
             shut_out=self._transport.shut_out,

@@ -88,5 +88,5 @@ def test_newcomers_do_not_abstain_and_founders_only_until_they_have_asked(tmp_pa
     founder.open(1, PEERS, PEER)
     assert not joiner.forgot(5)
     assert founder.forgot(1)  # until the others have been asked
-    founder.recollect(has_forgotten=False)
+    founder.recollect(len(PEERS), has_forgotten=False)
     assert not founder.forgot(1)
