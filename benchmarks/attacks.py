@@ -59,6 +59,11 @@ class Cell:
         return json.dumps(what | asdict(self.setting), sort_keys=True)
 
     @property
+    def clean(self) -> Cell:
+        """What it is compared with."""
+        return Cell(None, 0.0, NO_DEFENCE, self.setting)
+
+    @property
     def defence(self) -> str:
         named = {trust: name for name, trust in DEFENCES.items()}
         return named.get(self.trust, f"{self.trust.aggregation}, clip {self.trust.clip_factor}")
@@ -102,6 +107,10 @@ class Results:
         unwanted = set(attacks)
         self.known = {key: each for key, each in self.known.items() if json.loads(key)["attack"] not in unwanted}
 
+    def has(self, cell: Cell, seed: int) -> bool:
+        """Whether the cost of a cell needs no measuring."""
+        return {cell.key(seed), cell.clean.key(seed)} <= self.known.keys()
+
     def of(self, cell: Cell, seed: int) -> Outcome:
         """Measured now, if it is not known."""
         key = cell.key(seed)
@@ -114,7 +123,7 @@ class Results:
 
     def cost(self, cell: Cell, seed: int) -> float:
         """Report a cell and return what it costs: loss over that of the clean run of the same seed, less one."""
-        outcome, clean = self.of(cell, seed), self.of(Cell(None, 0.0, NO_DEFENCE, cell.setting), seed).loss
+        outcome, clean = self.of(cell, seed), self.of(cell.clean, seed).loss
         report(
             "attacks.final_loss",
             outcome.loss,
@@ -155,12 +164,17 @@ def rows_of(costs: Mapping[Cell, Sequence[float]]) -> list[Row]:
     return list(rows.values())
 
 
-def measure(cells: Iterable[Cell], seeds: Sequence[int], results: Results) -> dict[Cell, list[float]]:
-    """Cost per cell and seed; all cells of one seed first, so that a table can be read early."""
+def measure(
+    cells: Iterable[Cell], seeds: Sequence[int], results: Results, *, finished_only: bool
+) -> dict[Cell, list[float]]:
+    """Cost per cell and seed; the default against nothing first, so that a table can be read early.
+
+    ``finished_only``: only of what is known, perhaps of fewer seeds.
+    """
     costs: dict[Cell, list[float]] = {cell: [] for cell in cells}
-    for seed in seeds:
-        for cell, each in costs.items():
-            each.append(results.cost(cell, seed))
+    for cell in sorted(costs, key=lambda cell: cell.defence not in ("off", "default")):
+        wanted = (seed for seed in seeds if not finished_only or results.has(cell, seed))
+        costs[cell] += [results.cost(cell, seed) for seed in wanted]
     return costs
 
 
@@ -175,6 +189,7 @@ def parser() -> argparse.ArgumentParser:
     parser.add_argument("--steps", type=int, default=Setting().num_steps)
     parser.add_argument("--speeds", type=int, nargs="+", default=[1])
     parser.add_argument("--results", type=Path, help="file of finished cells, which are not measured again")
+    parser.add_argument("--finished", action="store_true", help="only what is in the results, nothing is measured")
     parser.add_argument("--again", nargs="*", choices=list(ATTACKS), default=[], help="measure these again")
     parser.add_argument("--document", type=Path, help="Markdown file whose table of attacks is written anew")
     return parser
@@ -197,7 +212,7 @@ def main(arguments: Sequence[str] | None = None) -> None:
     setting = Setting(num_rounds=options.rounds, num_steps=options.steps, speeds=tuple(options.speeds))
     results = Results(options.results)
     results.forget(options.again)
-    costs = measure(chosen(options, setting), range(options.seeds), results)
+    costs = measure(chosen(options, setting), range(options.seeds), results, finished_only=options.finished)
     if options.document is not None:
         write_table(options.document, rows_of(costs), setting, options.seeds)
 

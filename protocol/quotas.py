@@ -33,6 +33,9 @@ as one chunk of every member."""
 DHT_CALLS_PER_PEER = 64
 """Concurrent calls of the directory; further ones are refused. Of all streams: `SwarmSettings.max_streams_per_peer`."""
 
+RECENT_BYTES = 1 << 26
+"""Samples of recent rounds' contributions that an owner keeps to know copies by (`recent.py`)."""
+
 # --- bytes per second -------------------------------------------------------------------------------------------------
 
 MESSAGES_PER_HEARTBEAT = 64

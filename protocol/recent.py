@@ -6,7 +6,7 @@ contribution, and must not look like a copy. What was copied is remembered anew 
 that sending one thing for ever does not outlast the memory. All of it is forgotten with the process and the lineage.
 
 Memory: 4 bytes a sample; `NUM_ROUNDS` × members × (1 MiB × share of the vector that this node reduces), as long as the
-vector has at most 2^14 chunks, and at most `MAX_BYTES`: then the oldest rounds go first.
+vector has at most 2^14 chunks, and at most `RECENT_BYTES`: then the oldest rounds go first.
 """
 
 from __future__ import annotations
@@ -21,11 +21,11 @@ from numpy.typing import NDArray
 
 from .chunks import ChunkGrid
 from .identity import PeerId
+from .quotas import RECENT_BYTES
 from .record import Plan
 from .transport import Buffer
 
 NUM_ROUNDS = 4
-MAX_BYTES = 1 << 26
 _MAX_SAMPLES, _MAX_SAMPLES_PER_CHUNK, _MIN_SAMPLES_PER_CHUNK = 1 << 18, 1024, 16
 MIN_ELEMENTS = 16_384
 """Fewer elements are no evidence: the last few (norms, a piece of the head) are alike among honest members."""
@@ -117,6 +117,6 @@ class Recent:
         kept = [span for span in self.past if plan.round - NUM_ROUNDS < span.round < plan.round]
         kept += self._offers.pop(plan.content_id(), [])
         self._offers.clear()
-        while sum(span.num_bytes for span in kept) > MAX_BYTES:
+        while sum(span.num_bytes for span in kept) > RECENT_BYTES:
             kept.pop(0)
         self.past = tuple(kept)

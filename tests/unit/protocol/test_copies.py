@@ -13,7 +13,8 @@ from atoll.kernels.codec import codec
 from atoll.protocol.admission import Earlier, Present, copies
 from atoll.protocol.chunks import ChunkGrid, Contribution
 from atoll.protocol.identity import Identity
-from atoll.protocol.recent import MAX_BYTES, MIN_ELEMENTS, NUM_ROUNDS, PastSpan, Recent
+from atoll.protocol.quotas import RECENT_BYTES
+from atoll.protocol.recent import MIN_ELEMENTS, NUM_ROUNDS, PastSpan, Recent
 from atoll.protocol.record import Member, Plan, Span
 from atoll.protocol.spec import TrustConfig
 
@@ -184,7 +185,7 @@ def test_another_lineage_may_do_the_same_work_again():
 def test_memory_is_bounded_in_bytes():
     recent = Recent(GRID)
     for number in range(1, 4):
-        remember(recent, number, num_samples=MAX_BYTES // 8)
+        remember(recent, number, num_samples=RECENT_BYTES // 8)
     assert [past.round for past in recent.past] == [2, 3]
 
 
