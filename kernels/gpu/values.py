@@ -1,0 +1,79 @@
+"""The formats that write each value by itself; `reference/values.py` is the specification."""
+
+# ruff: noqa: ANN001, ANN201, ANN202 (the arguments of device functions are Triton's own)
+
+from __future__ import annotations
+
+import torch
+import triton  # pyright: ignore[reportMissingImports]
+import triton.language as tl  # pyright: ignore[reportMissingImports]
+
+from ..formats import ValueFormat
+
+ELEMENTS = 4096
+"""Values per program."""
+
+
+@triton.jit
+def write_float32(x):
+    """Bits as they are written."""
+    return x.to(tl.int32, bitcast=True)
+
+
+@triton.jit
+def read_float32(bits):
+    """The value of written bits."""
+    return bits.to(tl.float32, bitcast=True)
+
+
+FUNCTIONS = {"float32": (write_float32, read_float32)}
+
+
+@triton.jit
+def _encode(
+    values, data, first_bad, num_elements, WRITE: tl.constexpr, READ: tl.constexpr, BYTES: tl.constexpr,
+    ELEMENTS: tl.constexpr,
+):  # fmt: skip
+    offsets = tl.program_id(0).to(tl.int64) * ELEMENTS + tl.arange(0, ELEMENTS)
+    inside = offsets < num_elements
+    bits = WRITE(tl.load(values + offsets, mask=inside, other=0.0))
+    magnitude = READ(bits).to(tl.int32, bitcast=True) & 0x7FFFFFFF
+    bad = tl.where((magnitude >= 0x7F800000) & inside, offsets, num_elements)
+    tl.atomic_min(first_bad, tl.min(bad, axis=0))
+    for byte in tl.static_range(BYTES):
+        tl.store(data + BYTES * offsets + byte, ((bits >> (8 * byte)) & 0xFF).to(tl.uint8), mask=inside)
+
+
+@triton.jit
+def _accumulate(
+    data, out, weight, num_elements, FRESH: tl.constexpr, READ: tl.constexpr, BYTES: tl.constexpr,
+    ELEMENTS: tl.constexpr,
+):  # fmt: skip
+    offsets = tl.program_id(0).to(tl.int64) * ELEMENTS + tl.arange(0, ELEMENTS)
+    inside = offsets < num_elements
+    bits = tl.zeros([ELEMENTS], tl.int32)
+    for byte in tl.static_range(BYTES):
+        bits |= tl.load(data + BYTES * offsets + byte, mask=inside, other=0).to(tl.int32) << (8 * byte)
+    total = READ(bits)
+    if not FRESH:
+        total = tl.load(out + offsets, mask=inside, other=0.0) + weight * total
+    tl.store(out + offsets, total, mask=inside)
+
+
+def encode(layout: ValueFormat, values: torch.Tensor, data: torch.Tensor, first_bad: torch.Tensor) -> None:
+    """Launch the encoder on checked arguments."""
+    write, read = FUNCTIONS[layout.name]
+    _launch(_encode, layout, values.numel(), values, data, first_bad, WRITE=write, READ=read)
+
+
+def accumulate(layout: ValueFormat, data: torch.Tensor, out: torch.Tensor, weight: float, *, fresh: bool) -> None:
+    """Launch the decoder on checked arguments."""
+    _launch(_accumulate, layout, out.numel(), data, out, weight, FRESH=fresh, READ=FUNCTIONS[layout.name][1])
+
+
+def _launch(
+    kernel: triton.JITFunction, layout: ValueFormat, num_elements: int, *arguments: object, **chosen: object
+) -> None:
+    grid = (triton.cdiv(num_elements, ELEMENTS),)
+    shape = {"BYTES": layout.bytes_per_value, "ELEMENTS": ELEMENTS}
+    kernel[grid](*arguments, num_elements, **shape, **chosen, enable_fp_fusion=False)
