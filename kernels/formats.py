@@ -109,14 +109,20 @@ INT4 = BlockFormat("int4", 4, 64, (*range(8), *range(-8, 0)), max_scale_bits=0x7
 """Levels −7 … 7; 4.25 bits a value. Blocks of 64, because a level is coarse: of 256 they err by 1.2 times as much."""
 E3M0 = BlockFormat("e3m0", 4, 256, (0, 1, 2, 4, 8, 16, 32, 64, 0, -1, -2, -4, -8, -16, -32, -64), 0x7C7F, unused=8)
 """Sign and three bits of exponent, as in Streaming DiLoCo (2501.18512); 4.0625 bits a value."""
+STAT2 = BlockFormat("stat2", 2, 256, (1, 1, -1, -1), max_scale_bits=0x7F7F, selects=(0, 1, 0, 1))
+"""Two magnitudes per block, each the mean of the values it stands for; 2.125 bits a value. Of the kind that MuLoCo and
+SparseLoCo use (2505.23725, 2508.15706), which take the means of four bins; meant to be used with error feedback."""
 
 FORMATS: dict[str, Format] = {
     each.name: each
     for each in (
         ValueFormat("float32", 4),
+        ValueFormat("float16", 2),
+        ValueFormat("bfloat16", 2),
         INT8,
         INT4,
         E3M0,
+        STAT2,
     )
 }
 """Name in the run spec -> format."""

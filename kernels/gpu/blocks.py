@@ -14,8 +14,9 @@ import triton.language as tl  # pyright: ignore[reportMissingImports]
 
 from ..formats import BlockFormat
 from .absmax import ABSMAX
+from .stat2 import level_stat2, quantise_stat2
 
-FUNCTIONS = {**ABSMAX}
+FUNCTIONS = {**ABSMAX, "stat2": (quantise_stat2, level_stat2)}
 """Per format: quantise(x, bits of |x|, which are inside, values per block) -> bits of the first and the last scale,
 and codes; and level(code)."""
 ELEMENTS = 4096

@@ -26,7 +26,34 @@ def read_float32(bits):
     return bits.to(tl.float32, bitcast=True)
 
 
-FUNCTIONS = {"float32": (write_float32, read_float32)}
+@triton.jit
+def write_float16(x):
+    return x.to(tl.float16, fp_downcast_rounding="rtne").to(tl.int16, bitcast=True).to(tl.int32) & 0xFFFF
+
+
+@triton.jit
+def read_float16(bits):
+    return bits.to(tl.int16).to(tl.float16, bitcast=True).to(tl.float32)
+
+
+@triton.jit
+def write_bfloat16(x):
+    bits = x.to(tl.int32, bitcast=True)
+    magnitude = bits & 0x7FFFFFFF
+    rounded = tl.where(magnitude < 0x7F800000, magnitude + 0x7FFF + ((magnitude >> 16) & 1), 0x7F800000)
+    return (rounded >> 16) | ((bits >> 16) & 0x8000)
+
+
+@triton.jit
+def read_bfloat16(bits):
+    return (bits << 16).to(tl.float32, bitcast=True)
+
+
+FUNCTIONS = {
+    "float32": (write_float32, read_float32),
+    "float16": (write_float16, read_float16),
+    "bfloat16": (write_bfloat16, read_bfloat16),
+}
 
 
 @triton.jit

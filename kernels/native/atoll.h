@@ -91,6 +91,27 @@ static inline uint32_t atoll_absmax_scale(float largest, float top, uint32_t max
 /* What a block's values are multiplied by. A zero block's by zero: x * 0 is a zero, and its code 0. */
 static inline float atoll_inverse(uint32_t bits) { return bits ? 1.0f / atoll_float(bits << 16) : 0.0f; }
 
+/* stat2 (stat2.h): what its variants share. */
+#define ATOLL_STAT2_REFINEMENTS 3
+
+static inline uint32_t atoll_stat2_scale(int32_t sum, int32_t num, float unit) {
+    uint32_t bits = atoll_bfloat16((float)sum / (float)num * unit);
+    bits = bits > 0x7F7Fu ? 0x7F7Fu : bits;
+    return bits < ATOLL_MIN_SCALE_BITS ? 0 : bits;
+}
+
+static inline void atoll_stat2_scales(int32_t total, int32_t m, int32_t sum_outer, int32_t num_outer, float unit,
+                                      uint32_t *scales) {
+    scales[0] = atoll_stat2_scale(total - sum_outer, m - num_outer, unit);
+    scales[1] = num_outer ? atoll_stat2_scale(sum_outer, num_outer, unit) : scales[0];
+}
+
+/* The middle between the means of the inner and the outer ones. */
+static inline int32_t atoll_stat2_limit(int32_t total, int32_t m, int32_t sum_outer, int32_t num_outer, int32_t limit) {
+    int32_t num_inner = m - num_outer, sum_inner = total - sum_outer;
+    return num_outer ? (sum_inner * num_outer + sum_outer * num_inner) / (2 * num_inner * num_outer) : limit;
+}
+
 static inline int64_t atoll_first_non_finite(const float *values, int64_t n) {
     for (int64_t i = 0; i < n; i++)
         if ((atoll_bits(values[i]) & 0x7FFFFFFFu) >= ATOLL_INFINITY_BITS) return i;

@@ -163,6 +163,33 @@ ATOLL_TARGET static inline void accumulate_e3m0(const uint8_t *const *datas, con
                        _mm256_setr_ps(0, -1, -2, -4, -8, -16, -32, -64));
 }
 
+/* The permutation looks at three bits: two of the value's own and one of the next, for which the table is repeated. */
+ATOLL_TARGET static inline void accumulate_stat2(const uint8_t *const *datas, const float *weights, int64_t k,
+                                                 int64_t scales, int64_t codes, float *out, int fresh) {
+    for (int first = 0; first < 64; first += 16) {
+        __m256 sum[8];
+        for (int i = 0; i < 8; i++) {
+            const float *place = out + first + 64 * (i / 2) + 8 * (i % 2);
+            sum[i] = fresh ? _mm256_setzero_ps() : _mm256_loadu_ps(place);
+        }
+        for (int64_t j = 0; j < k; j++) {
+            float inner = atoll_scale_value(datas[j] + scales, 0) * weights[j];
+            float outer = atoll_scale_value(datas[j] + scales, 1) * weights[j];
+            __m256 table = _mm256_setr_ps(inner, outer, -inner, -outer, inner, outer, -inner, -outer);
+            for (int half = 0; half < 2; half++) {
+                __m128i narrow = _mm_loadl_epi64((const __m128i *)(datas[j] + codes + first + 8 * half));
+                __m256i code = _mm256_cvtepu8_epi32(narrow);
+                for (int slot = 0; slot < 4; slot++) {
+                    __m256 value = _mm256_permutevar8x32_ps(table, _mm256_srli_epi32(code, 2 * slot));
+                    sum[2 * slot + half] = _mm256_add_ps(sum[2 * slot + half], value);
+                }
+            }
+        }
+        for (int i = 0; i < 8; i++) _mm256_storeu_ps(out + first + 64 * (i / 2) + 8 * (i % 2), sum[i]);
+    }
+}
+
+#define ATOLL_ACCUMULATE_STAT2 accumulate_stat2
 #define ATOLL_ENCODE_INT8 encode_int8
 #define ATOLL_ACCUMULATE_INT8 accumulate_int8
 #define ATOLL_ENCODE_INT4 encode_int4

@@ -132,6 +132,73 @@ ATOLL_TARGET static inline void accumulate_e3m0(const uint8_t *const *datas, con
     accumulate_nibbles(datas, weights, k, scales, codes, out, fresh, 256, levels);
 }
 
+/* See stat2.h. */
+ATOLL_TARGET static inline int encode_stat2(const float *values, uint8_t *scales, uint8_t *codes) {
+    __m512 x[16];
+    __m512i quotient[16], sum = _mm512_setzero_si512();
+    int32_t largest = load_block(values, x, 16), exponent = (largest >> 23) - 127;
+    if (largest >= ATOLL_INFINITY_BITS) return 0;
+    if (exponent < -116) {
+        memset(scales, 0, 4);
+        memset(codes, 0, 64);
+        return 1;
+    }
+    __m512 factor = _mm512_set1_ps(atoll_float((uint32_t)(137 - exponent) << 23));
+    for (int i = 0; i < 16; i++) {
+        quotient[i] = _mm512_cvtps_epi32(_mm512_mul_ps(_mm512_abs_ps(x[i]), factor));
+        sum = _mm512_add_epi32(sum, quotient[i]);
+    }
+    int32_t total = _mm512_reduce_add_epi32(sum), limit = 315 * total / (256 * 256), num_outer = 0, sum_outer = 0;
+    __mmask16 outer[16];
+    for (int round = 0; round <= ATOLL_STAT2_REFINEMENTS; round++) {
+        if (round > 0) limit = atoll_stat2_limit(total, 256, sum_outer, num_outer, limit);
+        num_outer = 0;
+        sum = _mm512_setzero_si512();
+        for (int i = 0; i < 16; i++) {
+            outer[i] = _mm512_cmpgt_epi32_mask(quotient[i], _mm512_set1_epi32(limit));
+            num_outer += __builtin_popcount(outer[i]);
+            sum = _mm512_mask_add_epi32(sum, outer[i], sum, quotient[i]);
+        }
+        sum_outer = _mm512_reduce_add_epi32(sum);
+    }
+    uint32_t bits[2];
+    atoll_stat2_scales(total, 256, sum_outer, num_outer, atoll_float((uint32_t)(117 + exponent) << 23), bits);
+    for (int i = 0; i < 2; i++) atoll_put_scale(scales, i, bits[i]);
+    for (int i = 0; i < 4; i++) {
+        __m512i both = _mm512_setzero_si512();
+        for (int slot = 0; slot < 4; slot++) {
+            int j = 4 * slot + i;
+            __mmask16 negative = _mm512_cmp_ps_mask(x[j], _mm512_setzero_ps(), _CMP_LT_OQ);
+            both = _mm512_mask_or_epi32(both, outer[j], both, _mm512_set1_epi32(1 << 2 * slot));
+            both = _mm512_mask_or_epi32(both, negative, both, _mm512_set1_epi32(2 << 2 * slot));
+        }
+        _mm_storeu_si128((__m128i *)(codes + 16 * i), _mm512_cvtepi32_epi8(both));
+    }
+    return 1;
+}
+
+/* The permutation looks at four bits: two of the value's own and two of the next, for which the table is repeated. */
+ATOLL_TARGET static inline void accumulate_stat2(const uint8_t *const *datas, const float *weights, int64_t k,
+                                                 int64_t scales, int64_t codes, float *out, int fresh) {
+    __m512 sum[16];
+    for (int i = 0; i < 16; i++) sum[i] = fresh ? _mm512_setzero_ps() : _mm512_loadu_ps(out + 16 * i);
+    for (int64_t j = 0; j < k; j++) {
+        float inner = atoll_scale_value(datas[j] + scales, 0) * weights[j];
+        float outer = atoll_scale_value(datas[j] + scales, 1) * weights[j];
+        __m512 table = _mm512_broadcast_f32x4(_mm_setr_ps(inner, outer, -inner, -outer));
+        for (int i = 0; i < 4; i++) {
+            __m512i code = _mm512_cvtepu8_epi32(_mm_loadu_si128((const __m128i *)(datas[j] + codes + 16 * i)));
+            for (int slot = 0; slot < 4; slot++) {
+                __m512 value = _mm512_permutexvar_ps(_mm512_srli_epi32(code, 2 * slot), table);
+                sum[4 * slot + i] = _mm512_add_ps(sum[4 * slot + i], value);
+            }
+        }
+    }
+    for (int i = 0; i < 16; i++) _mm512_storeu_ps(out + 16 * i, sum[i]);
+}
+
+#define ATOLL_ENCODE_STAT2 encode_stat2
+#define ATOLL_ACCUMULATE_STAT2 accumulate_stat2
 #define ATOLL_ENCODE_INT8 encode_int8
 #define ATOLL_ACCUMULATE_INT8 accumulate_int8
 #define ATOLL_ENCODE_INT4 encode_int4

@@ -23,7 +23,7 @@ static inline int64_t NAME(num_blocks)(int64_t n) { return (n + BLOCK - 1) / BLO
 
 ATOLL_TARGET static int NAME(encode_block)(const float *values, int64_t m, uint8_t *scales, uint8_t *data) {
     uint32_t bits[NUM_SCALES];
-    uint8_t codes[BLOCK + SLOTS] = {0};
+    uint8_t codes[BLOCK + SLOTS];
     if (!QUANTISE(values, m, bits, codes)) return 0;
     for (int i = 0; i < NUM_SCALES; i++) atoll_put_scale(scales, i, bits[i]);
     int64_t num_bytes = (m * BITS + 7) / 8;

@@ -7,15 +7,13 @@
 
 /* The compiler turns these into plain loads and stores. */
 ATOLL_TARGET static inline float NAME(get)(const uint8_t *data, int64_t i) {
-    uint32_t bits = 0;
+    uint32_t bits = 0; /* little endian, wherever this runs */
     for (int byte = 0; byte < BYTES; byte++) bits |= (uint32_t)data[BYTES * i + byte] << 8 * byte;
     return READ(bits);
 }
 
-ATOLL_TARGET static inline uint32_t NAME(put)(float value, uint8_t *data, int64_t i) {
-    uint32_t bits = WRITE(value);
+ATOLL_TARGET static inline void NAME(put)(uint32_t bits, uint8_t *data, int64_t i) {
     for (int byte = 0; byte < BYTES; byte++) data[BYTES * i + byte] = (uint8_t)(bits >> 8 * byte);
-    return bits;
 }
 
 ATOLL_TARGET static inline int NAME(is_bad)(float value) {
@@ -34,9 +32,18 @@ ATOLL_TARGET static int64_t NAME(check)(const uint8_t *data, int64_t n) {
 }
 
 ATOLL_TARGET static int64_t NAME(encode)(const float *values, int64_t n, uint8_t *data) {
-    for (int64_t i = 0; i < n; i++) NAME(put)(values[i], data, i);
-    int64_t bad = NAME(check)(data, n);
-    return bad < 0 ? -1 : bad / BYTES;
+    for (int64_t first = 0; first < n; first += 1024) {
+        int64_t end = n - first < 1024 ? n : first + 1024;
+        int bad = 0;
+        for (int64_t i = first; i < end; i++) {
+            uint32_t bits = WRITE(values[i]);
+            bad |= NAME(is_bad)(READ(bits));
+            NAME(put)(bits, data, i);
+        }
+        for (int64_t i = first; bad; i++)
+            if (NAME(is_bad)(READ(WRITE(values[i])))) return i;
+    }
+    return -1;
 }
 
 ATOLL_TARGET static void NAME(decode)(const uint8_t *data, int64_t n, float *out) {
@@ -57,9 +64,11 @@ ATOLL_TARGET static void NAME(accumulate)(const uint8_t *const *datas, const flo
 /* Lane i sums the products of values i, i + ATOLL_LANES, ... in that order; each product is exact. */
 ATOLL_TARGET static void NAME(dots)(const uint8_t *data, const uint8_t *other, int64_t n, double *terms) {
     memset(terms, 0, (size_t)(n < ATOLL_LANES ? n : ATOLL_LANES) * sizeof *terms);
-    for (int64_t first = 0; first < n; first += ATOLL_LANES)
-        for (int64_t i = 0; i < ATOLL_LANES && first + i < n; i++)
+    for (int64_t first = 0; first < n; first += ATOLL_LANES) {
+        int64_t m = n - first < ATOLL_LANES ? n - first : ATOLL_LANES;
+        for (int64_t i = 0; i < m; i++)
             terms[i] = terms[i] + (double)NAME(get)(data, first + i) * (double)NAME(get)(other, first + i);
+    }
 }
 
 static const atoll_codec NAME(codec) = {CODEC_STRING, NAME(encode), NAME(decode), NAME(accumulate), NAME(check), NAME(dots)};

@@ -10,12 +10,13 @@ import numpy as np
 from ..back_ends import Kernels
 from ..codec import Float32Array
 from ..formats import FORMATS, BlockFormat
+from . import stat2
 from .absmax import ABSMAX
 from .arithmetic import F, normal_integer
 from .blocks import BlockKernels, Quantise
 from .values import ValueKernels
 
-QUANTISERS: dict[str, Quantise] = {**ABSMAX}
+QUANTISERS: dict[str, Quantise] = {**ABSMAX, "stat2": stat2.quantise}
 """How each block format finds scales and codes."""
 
 

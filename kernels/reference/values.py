@@ -1,4 +1,7 @@
-"""The formats that write each value by itself: float32."""
+"""The formats that write each value by itself, rounded to nearest even: float32, float16 and bfloat16.
+
+A value that rounds to infinity cannot be written.
+"""
 
 from __future__ import annotations
 
@@ -9,7 +12,7 @@ import numpy as np
 
 from ..codec import Bytes, Float32Array, Float64Array
 from ..formats import ValueFormat
-from .arithmetic import F
+from .arithmetic import F, bfloat16_bits, from_bfloat16
 
 
 def write_float32(value: np.float32) -> bytes | None:
@@ -22,8 +25,32 @@ def read_float32(data: bytes) -> np.float32:
     return F(struct.unpack("<f", data)[0])
 
 
-WRITERS = {"float32": write_float32}
-READERS = {"float32": read_float32}
+def write_float16(value: np.float32) -> bytes | None:
+    """The value's two bytes, subnormals kept; None if it is not finite, or rounds to infinity."""
+    try:
+        return struct.pack("<e", value) if np.isfinite(value) else None
+    except OverflowError:
+        return None
+
+
+def read_float16(data: bytes) -> np.float32:
+    """The value of two bytes, exactly."""
+    return F(struct.unpack("<e", data)[0])
+
+
+def write_bfloat16(value: np.float32) -> bytes | None:
+    """The value's two bytes, subnormals kept; None if it is not finite, or rounds to infinity."""
+    bits = bfloat16_bits(value)
+    return struct.pack("<H", bits) if bits & 0x7F80 != 0x7F80 else None
+
+
+def read_bfloat16(data: bytes) -> np.float32:
+    """The value of two bytes, exactly."""
+    return from_bfloat16(struct.unpack("<H", data)[0])
+
+
+WRITERS = {"float32": write_float32, "float16": write_float16, "bfloat16": write_bfloat16}
+READERS = {"float32": read_float32, "float16": read_float16, "bfloat16": read_bfloat16}
 
 
 class ValueKernels:

@@ -4,12 +4,13 @@ without a kernel of their own). `arrays.py` is what differs between the two."""
 from __future__ import annotations
 
 from ..formats import BlockFormat, Format
+from . import stat2
 from .absmax import ABSMAX
 from .arrays import Arrays
 from .blocks import BlockKernels, Quantise
 from .values import ValueKernels
 
-QUANTISERS: dict[str, Quantise] = {**ABSMAX}
+QUANTISERS: dict[str, Quantise] = {**ABSMAX, "stat2": stat2.quantise}
 """How each block format finds scales and codes."""
 
 

@@ -84,6 +84,14 @@ class Arrays(Protocol):
 
     def finite(self, values: Array) -> Array: ...
 
+    def half_bits(self, values: Array) -> Array:
+        """float32 -> bits of the nearest float16, as int32."""
+        ...
+
+    def halves(self, bits: Array) -> Array:
+        """int32 -> the float32 of float16's bits."""
+        ...
+
     def little_endian(self, numbers: Array, num_bytes: int) -> Array:
         """The low bytes (4 or 2) of each int32, flat."""
         ...
@@ -155,6 +163,12 @@ class NumpyArrays:
     def finite(self, values: Array) -> Array:
         return np.isfinite(values)
 
+    def half_bits(self, values: Array) -> Array:
+        return values.astype(np.float16).view(np.uint16).astype(np.int32)
+
+    def halves(self, bits: Array) -> Array:
+        return bits.astype(np.uint16).view(np.float16).astype(np.float32)
+
     def little_endian(self, numbers: Array, num_bytes: int) -> Array:
         return numbers.astype(f"<i{num_bytes}").view(np.uint8)
 
@@ -225,6 +239,12 @@ class TorchArrays:
 
     def finite(self, values: Array) -> Array:
         return _torch().isfinite(values)
+
+    def half_bits(self, values: Array) -> Array:
+        return self.int32(values.to(_torch().float16).view(_torch().int16)) & 0xFFFF
+
+    def halves(self, bits: Array) -> Array:
+        return bits.to(_torch().int16).view(_torch().float16).to(_torch().float32)
 
     def little_endian(self, numbers: Array, num_bytes: int) -> Array:
         return self.stack([self.uint8(numbers >> (8 * i)) for i in range(num_bytes)]).reshape(-1)

@@ -23,8 +23,32 @@ def read_float32(arrays: Arrays, bits: Array) -> Array:
     return arrays.floats(bits)
 
 
-WRITERS: dict[str, Convert] = {"float32": write_float32}
-READERS: dict[str, Convert] = {"float32": read_float32}
+def write_float16(arrays: Arrays, values: Array) -> Array:
+    """Bits of float16, an infinity where there is no such number."""
+    return arrays.half_bits(values)
+
+
+def read_float16(arrays: Arrays, bits: Array) -> Array:
+    """The values of float16's bits."""
+    return arrays.halves(bits)
+
+
+def write_bfloat16(arrays: Arrays, values: Array) -> Array:
+    """Bits of bfloat16, an infinity where there is no such number."""
+    bits = arrays.bits(values)
+    magnitude = bits & 0x7FFFFFFF
+    # What is not finite already is left alone, lest the addition run over.
+    rounded = arrays.where(magnitude < 0x7F800000, magnitude + 0x7FFF + ((magnitude >> 16) & 1), 0x7F800000)
+    return arrays.int32(rounded >> 16) | ((bits >> 16) & 0x8000)
+
+
+def read_bfloat16(arrays: Arrays, bits: Array) -> Array:
+    """The values of bfloat16's bits."""
+    return arrays.floats(bits << 16)
+
+
+WRITERS: dict[str, Convert] = {"float32": write_float32, "float16": write_float16, "bfloat16": write_bfloat16}
+READERS: dict[str, Convert] = {"float32": read_float32, "float16": read_float16, "bfloat16": read_bfloat16}
 
 
 class ValueKernels:

@@ -245,6 +245,17 @@ def test_e3m0_takes_the_nearest_level_of_its_block(values):
 
 
 @common
+@given(vectors(st.sampled_from([1, 2, 3, 255, 256, 700])))
+def test_stat2_takes_from_a_vector_as_much_as_it_leaves(values):
+    """Its magnitudes are means, so that what is left is at right angles to what is sent: error feedback converges."""
+    values[np.abs(values) > 1e37] = 1.0  # squares of larger ones, and of very small ones, have too few digits
+    values[np.abs(values) < 1e-30] = 0.0
+    exact, sent = values.astype(np.float64), decode(encode(values, "stat2"), values.size, "stat2").astype(np.float64)
+    left = exact - sent
+    assert left @ left == pytest.approx(exact @ exact - sent @ sent, abs=0.01 * (exact @ exact))
+
+
+@common
 @given(vectors())
 def test_encoding_what_was_decoded_changes_codes_by_nothing(values):
     once = decode(encode(values), values.size)
