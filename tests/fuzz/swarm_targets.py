@@ -349,7 +349,8 @@ def _targets_of(name: str) -> tuple[Target, Target]:
     def fitted(data: bytes) -> None:
         use((data * (size // max(1, len(data)) + 1))[:size] if data else bytes(size))
 
-    examples, covers = [ex.encoded(name, num_elements)], (f"kernels/{name}.py:{type(which).__name__}.check",)
+    examples = [ex.encoded(name, num_elements)]
+    covers = (f"{type(which).__module__.replace('atoll.', '').replace('.', '/')}.py:{type(which).__name__}.check",)
     refusals = (InvalidEncoding,)
     return (
         Target(f"a chunk in {name}", use, examples, covers, refusals, max_bytes=2 * size),
