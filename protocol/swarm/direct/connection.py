@@ -16,6 +16,8 @@ from ...transport import Buffer
 
 RECORD_BYTES = 16 << 10
 """Most that one TLS record carries, hence one call of OpenSSL."""
+_MAX_BUFFERED_BYTES = RECORD_BYTES + 512
+"""What OpenSSL may hold of a record that has not come whole: so much less is left to arrive."""
 _KEEPALIVE_IDLE_S, _KEEPALIVE_INTERVAL_S, _KEEPALIVE_PROBES = 60, 15, 4
 
 _Side = Literal["readable", "writable"]
@@ -31,6 +33,7 @@ class TlsConnection:
         self._sock = sock
         self._loop = asyncio.get_running_loop()
         self._waiting: dict[_Side, list[asyncio.Future[None]]] = {"readable": [], "writable": []}
+        self._wake_bytes = 1
         self.is_closed = False
 
     async def handshake(self) -> None:
@@ -66,8 +69,12 @@ class TlsConnection:
                 await self._wait("readable")
         return waited
 
-    async def receive(self, max_bytes: int) -> list[bytes]:
-        """What has arrived, up to ``max_bytes``, waiting only for the first of it; nothing at the end."""
+    async def receive(self, max_bytes: int, patience_bytes: int = 1) -> list[bytes]:
+        """What has arrived, up to ``max_bytes``, waiting only for the first of it; nothing at the end.
+
+        A caller that needs so much before it can go on may let the wait last until ``patience_bytes`` are there: on a
+        slow link the kernel would otherwise wake us for every few packets.
+        """
         pieces: list[bytes] = []
         missing = max_bytes
         while missing:
@@ -76,6 +83,7 @@ class TlsConnection:
             except ssl.SSLWantReadError:
                 if pieces:
                     break
+                self._wake_at(patience_bytes - _MAX_BUFFERED_BYTES)
                 await self._wait("readable")
                 continue
             except ssl.SSLWantWriteError:
@@ -90,7 +98,15 @@ class TlsConnection:
     async def wait_until_readable(self) -> None:
         """Return when something has arrived that was not asked for yet, be it the end."""
         if not self._sock.pending():
+            self._wake_at(1)
             await self._wait("readable")
+
+    def _wake_at(self, num_bytes: int) -> None:
+        """Count the socket as readable from so many bytes on (or at its end)."""
+        if (wanted := max(1, num_bytes)) != self._wake_bytes:
+            with contextlib.suppress(OSError):
+                self._sock.setsockopt(socket.SOL_SOCKET, socket.SO_RCVLOWAT, wanted)
+                self._wake_bytes = wanted
 
     async def _wait(self, side: _Side) -> None:
         if self.is_closed:
