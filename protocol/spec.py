@@ -276,6 +276,15 @@ class Genesis(Frozen):
             )
         return self
 
+    @model_validator(mode="after")
+    def _can_be_recomputed(self) -> Self:
+        if self.trust.spot_checks and self.exchange.topology != "all":
+            raise ValueError(
+                f'trust.spot_checks with exchange.topology = "{self.exchange.topology}": a member sends more than its '
+                "own inner steps there, so nobody can recompute it; set trust.spot_checks = 0"
+            )
+        return self
+
     @property
     def is_gossip(self) -> bool:
         """Whether replicas differ: no state of this run is certified, and no two need be equal (S4)."""

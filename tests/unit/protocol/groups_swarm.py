@@ -36,6 +36,8 @@ def two_tier_genesis(delegates: list[Identity], others: list[Identity], group_si
             "exchange": ExchangeConfig(codec="float32", topology="two_tier", group_size=group_size),
             "limits": LimitsConfig(max_peers=len(delegates)),
             "timing": TIMING,
+            # Constant vectors are all alike.
+            "trust": genesis.trust.model_copy(update={"copy_cosine": 0.0}),
         }
     )
 

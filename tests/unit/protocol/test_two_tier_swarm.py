@@ -31,4 +31,4 @@ async def test_the_work_of_all_twelve_is_in_every_round_and_all_states_are_equal
     chain = swarm.nodes[DELEGATES[0].peer_id].replica.chain
     # In round 1 no delegate gives seats yet: with an empty disk it does not know whether it has given any.
     assert [sum(member.tokens for member in commit.record.plan.members) for commit in chain[1:]] == [1200] * 3
-    assert all(set(work.counted) >= {2, 3, 4} for work in swarm.work.values())
+    await swarm.until(lambda: all(set(work.counted) >= {2, 3, 4} for work in swarm.work.values()))
