@@ -207,7 +207,13 @@ class GossipDriver:
             await self._changed.wait()
         if contribution.round != self.round:
             return Aborted(f"round {contribution.round} is not the present one, {self.round}")
-        outcome = await self._rounds.hold(contribution)
+        try:
+            outcome = await self._rounds.hold(contribution)
+        except (
+            Exception
+        ) as error:  # a bug, or a replica that cannot go on: whoever waits for the driver must hear of it
+            self._fail(error)
+            raise
         self._obey()
         self._points.applied(outcome.commit.record.plan.round, {"outcome": outcome})
         self._contact.heartbeats.say_now()
@@ -260,7 +266,11 @@ class GossipDriver:
     def _note_end(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         error = None if task.cancelled() else task.exception()
-        if error is not None and not self.failed.done():
+        if error is not None:
+            self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        if not self.failed.done():
             self.failed.set_exception(error)
             self.failed.exception()  # also told by `contribute`: not "never retrieved"
             self._look()
