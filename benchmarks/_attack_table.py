@@ -32,14 +32,16 @@ class Row:
         return name + (f", speeds {':'.join(map(str, self.speeds))}" if len(self.speeds) > 1 else "")
 
 
-def entry(costs: Sequence[float]) -> str:
-    """Mean and range in percent."""
+def entry(costs: Sequence[float], num_seeds: int) -> str:
+    """Mean and range in percent; how many seeds, if there are fewer than ``num_seeds``."""
     if not costs:
         return ""
     if min(costs) >= RUINED:
         return "lost"
     mean = sum(costs) / len(costs)
-    return f"{100 * mean:+.2f} ({100 * min(costs):+.2f} … {100 * max(costs):+.2f})"
+    spread = f"{100 * min(costs):+.2f} … {100 * max(costs):+.2f}" if len(costs) > 1 else "one seed"
+    missing = f", {len(costs)} seeds" if 1 < len(costs) < num_seeds else ""
+    return f"{100 * mean:+.2f} ({spread}{missing})"
 
 
 def markdown(rows: Sequence[Row], setting: Setting, num_seeds: int) -> str:
@@ -53,7 +55,7 @@ def markdown(rows: Sequence[Row], setting: Setting, num_seeds: int) -> str:
         "|---" * (2 + len(COLUMNS)) + "|",
     ]
     for row in rows:
-        entries = " | ".join(entry(row.costs.get(defence, ())) for defence in COLUMNS)
+        entries = " | ".join(entry(row.costs.get(defence, ()), num_seeds) for defence in COLUMNS)
         lines.append(f"| {row.name} | {row.share:.0%} | {entries} |")
     return "\n".join(lines) + "\n"
 

@@ -114,9 +114,8 @@ class Recent:
 
     def decide(self, plan: Plan) -> None:
         """``plan`` is committed: remember what this node has reduced of it, and forget what is too old."""
-        kept = [span for span in self.past if plan.round - NUM_ROUNDS < span.round < plan.round]
+        kept = [span for span in self.past if plan.round - NUM_ROUNDS < span.round]
         kept += self._offers.pop(plan.content_id(), [])
-        self._offers.clear()
         while sum(span.num_bytes for span in kept) > RECENT_BYTES:
             kept.pop(0)
         self.past = tuple(kept)

@@ -169,7 +169,7 @@ def test_only_rounds_that_were_committed_are_remembered_and_only_the_last_few():
     for number in range(1, 10):
         attempt = plan_of(number)
         recent.begin(attempt)
-        recent.offer(plan_of(number, commitments=("c", "d")), PastSpan(number, (None,), {}))
+        recent.offer(plan_of(number, commitments=("c", "d")), PastSpan(number, (None,), {}))  # is never decided
         remember(recent, number)
     assert [past.round for past in recent.past] == list(range(10 - NUM_ROUNDS, 10))
     assert all(past.rows for past in recent.past)
