@@ -169,6 +169,13 @@ class RunRules:
         newcomers = tuple(newcomer for newcomer in standing.newcomers if newcomer.peer in fork.roster)
         return replace(standing, roster=fork.roster, newcomers=newcomers)
 
+    def is_settled(self, round_number: int) -> bool:
+        """Whether the present lineage began when a round was decided: then it can only be learnt.
+
+        Votes are kept by lineage, so who has voted in that round before does not know it any more.
+        """
+        return self.fork is not None and round_number <= self.fork.round
+
     def is_present(self, commit: Commit) -> bool:
         """Whether a commit is of the present lineage, or of the part of an older one that it goes on from."""
         plan = commit.record.plan

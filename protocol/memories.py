@@ -22,13 +22,16 @@ class Memories:
         """The first heartbeat that was heard from each founder, as it was signed."""
         self._recollection: Recollection | None = None
 
-    def begin(self) -> None:
-        """Our disk is empty: find out whether it has always been."""
+    def begin(self, opened_life: int) -> None:
+        """Our disk was empty in the life that opened it: find out whether it had always been.
+
+        What was said since, by a process that was stopped before it knew, is no sign of votes: it gave none.
+        """
         genesis, round_number = self._book.rules.at(1), self._replica.head_round + 1
         self._recollection = Recollection(
             self._mail.me,
             quorum_of(genesis, self._replica.standing.roster, round_number),
-            lambda raw: is_of_earlier_life(raw, self._mail.me, genesis.run_id, self._mail.has_used),
+            lambda raw: is_of_earlier_life(raw, self._mail.me, genesis.run_id, self._mail.used_since(opened_life)),
             began_s=self._clock(),
             patience_s=genesis.timing.heartbeat_timeout_s,
         )

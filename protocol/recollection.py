@@ -27,13 +27,13 @@ class Verdict(Enum):
     FORGOT = "forgot"
 
 
-def is_of_earlier_life(raw: bytes, me: PeerId, run_id: str, is_own: Callable[[int], bool]) -> bool:
-    """Whether ``raw`` is an envelope of ours that this life has not sealed; ``is_own`` is of sequence numbers."""
+def is_of_earlier_life(raw: bytes, me: PeerId, run_id: str, own: range) -> bool:
+    """Whether ``raw`` is an envelope of ours, and its sequence number none of our ``own`` since the disk was empty."""
     try:
         header = Envelope.open(raw, run_id=run_id).header
     except InvalidMessage:
         return False
-    return header.sender == me and not is_own(header.sequence)
+    return header.sender == me and header.sequence not in own
 
 
 @dataclass(frozen=True)

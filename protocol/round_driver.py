@@ -288,9 +288,9 @@ class RoundDriver:
 
         Raises `VoteFileDamaged` if what was said in this round cannot be read back.
         """
-        self._votes.open(self.round, self.roster, self._mail.me)
+        self._votes.open(self.round, self.roster, self._mail.me, self._mail.life)
         if self._votes.is_unsure:
-            self._memories.begin()
+            self._memories.begin(self._votes.opened_life)
         await self._loop.begin()
         self._transport.on_message(self._incoming.take)
         for work in (self._loop.run(), self._tick(), self._heartbeats.beat(), self._heartbeats.discover()):

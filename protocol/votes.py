@@ -101,6 +101,8 @@ class VoteStore:
         self._is_damaged = False
         self.is_unsure = False
         """Whether a founder that began in round 1 may have spoken in an earlier life: it abstains until `recollect`."""
+        self.opened_life = 0
+        """The life in which the folder was empty."""
         self._abstention = self._read_abstention()
 
     def begin_lineage(self, lineage: int) -> None:
@@ -112,13 +114,13 @@ class VoteStore:
         """Whether nothing was ever said from this folder."""
         return not any(self._folder.glob("*.json"))
 
-    def open(self, next_round: int, roster: Collection[PeerId], me: PeerId) -> None:
-        """Call once at start, with the roster of ``next_round``."""
+    def open(self, next_round: int, roster: Collection[PeerId], me: PeerId, life: int) -> None:
+        """Call once at start, with the roster of ``next_round``. ``life`` is `Mail.life`."""
         if not self.is_new and not self._is_damaged:
             return
         is_member = me in roster
         self._abstention = abstention_at_open(next_round, len(roster), is_member=is_member) or self._abstention
-        self.is_unsure = is_member and next_round == 1
+        self.is_unsure, self.opened_life = is_member and next_round == 1, life
         self._write_opened()
 
     def recollect(self, roster_size: int, *, has_forgotten: bool) -> None:
@@ -140,7 +142,8 @@ class VoteStore:
 
     def _write_opened(self) -> None:
         abstention = None if self._abstention is None else asdict(self._abstention)
-        self._write(self._folder / _OPENED, {"abstention": abstention, "is_unsure": self.is_unsure})
+        content = {"abstention": abstention, "is_unsure": self.is_unsure, "life": self.opened_life}
+        self._write(self._folder / _OPENED, content)
 
     def forgot(self, round_number: int) -> bool:
         """Whether this node must not vote in the round."""
@@ -191,8 +194,11 @@ class VoteStore:
     def _read_abstention(self) -> Abstention | None:
         path = self._folder / _OPENED
         try:
-            content: dict[str, Any] = _read(path) if path.exists() else {"abstention": None, "is_unsure": False}
+            if not path.exists():
+                return None
+            content: dict[str, Any] = _read(path)
             found, self.is_unsure = content["abstention"], content["is_unsure"] is True
+            self.opened_life = int(content["life"])
             return None if found is None else Abstention(int(found["since_round"]), bool(found["until_counted"]))
         except (VoteFileDamaged, AttributeError, KeyError, TypeError, ValueError):
             self._is_damaged = True  # `open` then abstains, as with a lost folder

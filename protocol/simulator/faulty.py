@@ -57,7 +57,7 @@ class FaultySwarm(World):
         self.people = tuple(people(schedule.num_peers + schedule.num_joiners))
         self.statutes, self.doors = Statutes(self, self.charter), Doors(self)
         self.courts, self.remembering = Courts(self), Remembering(self)
-        self.remembering.unsure.update(genesis.membership.roster)
+        self.remembering.unsure.update(dict.fromkeys(genesis.membership.roster, 1))
         self.ears = Ears()
         self.offers: dict[str, Offer] = {}
         """Every contribution that was ever offered, by commitment."""
@@ -142,7 +142,7 @@ class FaultySwarm(World):
         roster = self.statutes.facts_of(node)["standing"].roster
         self.abstentions[peer] = votes.abstention_at_open(node.round, len(roster), is_member=peer in roster)
         if peer in roster and node.round == 1:
-            self.remembering.unsure.add(peer)
+            self.remembering.unsure[peer] = node.num_starts + 1
         self.start(peer)
 
     def enter(self, peer: PeerId) -> None:
@@ -157,8 +157,9 @@ class FaultySwarm(World):
     def _facts_of(self, node: Node) -> dict[str, Any]:
         facts, peer = super()._facts_of(node) | self.statutes.facts_of(node), node.peer
         is_forgotten = votes.is_forgotten(node.round, node.disk.acceptors, self.abstentions.get(peer))
+        is_settled = self.statutes.rules_of(node).is_settled(node.round)
         return facts | {
-            "abstain": is_forgotten or peer in self.remembering.unsure,
+            "abstain": is_forgotten or is_settled or peer in self.remembering.unsure,
             "open_vote": partial(self.checks.open_vote, lineage=facts["genesis"].lineage),
             "began_unix_s": self.now + self.wall_offset_s.get(peer, 0.0),
             "proven": frozenset(node.disk.proofs),
@@ -169,10 +170,10 @@ class FaultySwarm(World):
         peer, state = node.peer, node.state
         if peer not in self.remembering.unsure or state is None:
             return  # a commit has told meanwhile
-        self.remembering.unsure.discard(peer)
+        del self.remembering.unsure[peer]
         if has_forgotten:
             self.abstentions[peer] = votes.abstention_after_loss(1, len(state.rules.roster))
-        else:
+        elif not self.statutes.rules_of(node).is_settled(node.round):
             node.state = replace(state, rules=replace(state.rules, abstain=False))
 
     # --- rules --------------------------------------------------------------------------------------------------------
@@ -272,5 +273,5 @@ class FaultySwarm(World):
         """As `votes.VoteStore.end_abstention`: a commit holds work of this life."""
         abstention = self.abstentions.get(peer)
         if peer in self.remembering.unsure or (abstention is not None and abstention.until_counted):
-            self.remembering.unsure.discard(peer)
+            self.remembering.unsure.pop(peer, None)
             self.abstentions[peer] = votes.Abstention(number, until_counted=False)

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from typing import TYPE_CHECKING
 
+from .. import sealing
 from ..identity import PeerId
 from ..messages import (
-    OF_ANY_LINEAGE,
     Amendments,
     AmendmentsRequest,
     Heartbeat,
@@ -58,7 +58,7 @@ class GuardedMail(Mail):
         swarm, is_own = self._swarm, sender == node.peer
         if not isinstance(raw, Stamp) or not (is_own or swarm.doors.admits(node, sender, body)):
             return False
-        if raw.lineage != swarm.statutes.lineage_of(node) and not isinstance(body, OF_ANY_LINEAGE):
+        if sealing.is_left_behind(raw.lineage, swarm.statutes.lineage_of(node), body):
             if is_own:
                 return False
             swarm.statutes.mind_the_gap(node, sender, raw.lineage)

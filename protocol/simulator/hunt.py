@@ -70,9 +70,9 @@ def _run(swarm: FaultySwarm, schedule: FaultSchedule) -> None:
     swarm.run(schedule.storm_s)
     injector.heal()
     probes = LivenessProbes(swarm)
-    probes.settle()
-    for probe in schedule.probes:
-        probes.run(probe)
+    if probes.settle():
+        for probe in schedule.probes:
+            probes.run(probe)
 
 
 def shrunk(outcome: Outcome, max_runs: int = 200) -> Outcome:

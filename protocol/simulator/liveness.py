@@ -89,15 +89,19 @@ class LivenessProbes:
         lineage = self._swarm.statutes.genesis_of(self._head()).lineage
         return is_quorum(self._swarm, lineage, place[1] + 1, self._roster(), voters - self._swarm.courts.guilty)
 
-    def settle(self) -> None:
-        """L1 and L5: whatever has happened, everybody is level again in time and a new round commits."""
+    def settle(self) -> bool:
+        """L1 and L5: whatever has happened, everybody is level again in time and a new round commits.
+
+        False: members that must abstain, or that are proven to lie, are missing for a quorum. S1 goes before L1.
+        """
         swarm = self._swarm
         swarm.run(3 * swarm.genesis.timing.heartbeat_interval_s)
         self._expect("L5", self.learn_s, self._know_rules, "not everybody knows the rules in force")
         everybody, target = self._everybody(), self._newest() + 1
         if not self._is_possible(everybody) and not self._have(everybody, target):
-            return  # members that must abstain are missing for a quorum: S1 goes before L1
+            return False
         self._expect("L1", self.heal_s, lambda: self._have(everybody, target), f"not everybody has round {target}")
+        return True
 
     def _know_rules(self) -> bool:
         """Whether everybody who is let in knows every amendment, and nothing that was stopped waits to go on."""

@@ -22,8 +22,8 @@ class Remembering:
 
     def __init__(self, swarm: FaultySwarm) -> None:
         self._swarm = swarm
-        self.unsure: set[PeerId] = set()
-        """On their disks: who may have spoken in an earlier life."""
+        self.unsure: dict[PeerId, int] = {}
+        """On their disks: who may have spoken in an earlier life than the one in which the disk was empty."""
         self._first_words: dict[PeerId, dict[PeerId, int]] = {}
         """Listener → founder → life in which it was first heard from. Gone with the listener's process."""
         self._asking: dict[PeerId, Recollection] = {}
@@ -39,7 +39,7 @@ class Remembering:
         self._asking[node.peer] = Recollection(
             node.peer,
             quorum_of(genesis, standing.roster, node.round),
-            lambda raw: int.from_bytes(raw, "big") != life,
+            lambda raw: int.from_bytes(raw, "big") not in range(self.unsure[node.peer], life + 1),
             began_s=self._swarm.now + node.clock_offset_s,
             patience_s=genesis.timing.heartbeat_timeout_s,
         )

@@ -181,7 +181,8 @@ class Statutes:
             return None
         receivers = [node]
         if self._charter.genesis.recovery.delegates:
-            receivers = list(swarm.nodes.values())
+            admits, now = node.state.rules.standing.admits, self._charter.rules.at(node.round)
+            receivers = [other for other in swarm.nodes.values() if admits(now, other.peer)]
             heads = {self.rules_of(other).head for other in receivers}
             if heads != {self._charter.rules.head} or not all(other.is_running for other in receivers):
                 return None

@@ -53,7 +53,7 @@ def _collect(path: Path) -> None:
 def _remember(data: bytes) -> None:
     """``data``: what another founder says that we have signed."""
     quorum = quorum_of(GENESIS, GENESIS.membership.roster, 1)
-    me, is_earlier = ex.ME.peer_id, lambda raw: is_of_earlier_life(raw, ex.ME.peer_id, ex.RUN, lambda _: False)
+    me, is_earlier = ex.ME.peer_id, lambda raw: is_of_earlier_life(raw, ex.ME.peer_id, ex.RUN, range(0))
     memory = Recollection(me, quorum, is_earlier, began_s=0.0, patience_s=0.0)
     memory.note(ex.ME.peer_id, data)
     accepted(memory._has_evidence)

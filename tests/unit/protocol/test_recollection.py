@@ -34,7 +34,7 @@ def recollection(num_people: int = 3) -> Recollection:
     quorum = quorum_of(genesis, genesis.membership.roster, 1)
 
     def is_earlier(raw: bytes) -> bool:
-        return is_of_earlier_life(raw, ME.peer_id, GENESIS.run_id, lambda number: 100 <= number < 200)
+        return is_of_earlier_life(raw, ME.peer_id, GENESIS.run_id, range(100, 200))
 
     return Recollection(ME.peer_id, quorum, is_earlier, began_s=0.0, patience_s=10.0)
 
@@ -87,10 +87,10 @@ def test_a_lone_founder_asks_nobody():
 
 def test_a_founder_abstains_in_round_one_until_it_knows_also_over_a_restart(tmp_path: Path):
     store = VoteStore(tmp_path, 0)
-    store.open(1, IDS, IDS[0])
+    store.open(1, IDS, IDS[0], 0)
     assert store.forgot(1)
     again = VoteStore(tmp_path, 0)
-    again.open(1, IDS, IDS[0])
+    again.open(1, IDS, IDS[0], 0)
     assert again.forgot(1)
     assert again.forgot(2)  # it may have voted in later rounds, too, whatever it has learnt of them meanwhile
     again.recollect(len(IDS), has_forgotten=False)
@@ -99,9 +99,20 @@ def test_a_founder_abstains_in_round_one_until_it_knows_also_over_a_restart(tmp_
     assert not VoteStore(tmp_path, 0).forgot(1)
 
 
+def test_what_it_said_before_a_restart_in_doubt_is_no_sign_of_votes(tmp_path: Path):
+    """Or founders that are stopped in their first seconds and started again could never decide round 1."""
+    VoteStore(tmp_path, 0).open(1, IDS, IDS[0], 99)
+    again = VoteStore(tmp_path, 0)
+    again.open(1, IDS, IDS[0], 149)
+    assert again.is_unsure
+    own = range(again.opened_life + 1, 200)
+    assert not is_of_earlier_life(words(120), ME.peer_id, GENESIS.run_id, own)
+    assert is_of_earlier_life(words(99), ME.peer_id, GENESIS.run_id, own)
+
+
 def test_what_was_forgotten_stays_forgotten(tmp_path: Path):
     store = VoteStore(tmp_path, 0)
-    store.open(1, IDS, IDS[0])
+    store.open(1, IDS, IDS[0], 0)
     store.recollect(len(IDS), has_forgotten=True)
     again = VoteStore(tmp_path, 0)
     assert not again.is_unsure
@@ -114,7 +125,7 @@ def test_what_was_forgotten_stays_forgotten(tmp_path: Path):
 
 def test_a_commit_with_its_work_ends_its_doubt_too(tmp_path: Path):
     store = VoteStore(tmp_path, 0)
-    store.open(1, IDS, IDS[0])
+    store.open(1, IDS, IDS[0], 0)
     assert store.is_abstaining
     store.end_abstention(1)
     assert store.forgot(1)
