@@ -18,7 +18,7 @@ import numpy as np
 from ..kernels.chunk_grid import ChunkGrid
 from ..kernels.codec import codec
 from ..protocol.launcher import launched
-from ..protocol.spot_checks import Recomputed, Work
+from ..protocol.recomputer import Recomputed, Work
 from ..training.config import TrainerSpec
 from ..training.data import Lease
 from ..training.inner_state import InnerStates, continuity, sizes
@@ -32,7 +32,7 @@ _PATIENCE_S = 6 * 3600.0
 
 
 class SpotRecomputer:
-    """A `protocol.spot_checks.Recomputer` over this node's buffers. ``folder`` is the node's."""
+    """A `protocol.recomputer.Recomputer` over this node's buffers. ``folder`` is the node's."""
 
     def __init__(self, spec: TrainerSpec, folder: Path, buffers: SharedBuffers) -> None:
         self._spec, self._buffers = spec, buffers

@@ -20,12 +20,12 @@ from .messages import Provisional
 from .outcomes import Outcome
 from .peers import PeerInfo
 from .points import Observer
+from .recomputer import Recomputer
 from .replica import Replica
 from .results import ResultStore
 from .round_machine import Phase
 from .rule_book import RuleBook
 from .spec import Genesis
-from .spot_checks import Recomputer
 from .transport import Directory, Transport
 
 

@@ -19,12 +19,11 @@ decisions; who owns no span (a home) checks nobody.
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import random
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Protocol, TypeVar
+from typing import TypeVar
 
 from . import inner_states
 from .chunks import Contribution, span_chunks
@@ -34,6 +33,7 @@ from .identity import Identity, PeerId
 from .inner_states import InnerStateServer, NotShown
 from .offload import off_loop
 from .outcomes import Observe
+from .recomputer import Recomputer, Work
 from .record import Member, Plan, Record
 from .replica import Replica
 from .spec import Genesis
@@ -44,64 +44,6 @@ from .transport import Buffer, PeerUnreachable, RemoteProtocolError, StreamClose
 T = TypeVar("T")
 NUM_CHUNKS = 16
 """Of a contribution that are compared."""
-
-
-@dataclass(frozen=True)
-class Work:
-    """What a member says that it has done, to be done again."""
-
-    rules: Genesis
-    """In force in its round."""
-    round: int
-    peer: PeerId
-    first_sample: int
-    """Of its lease."""
-    num_steps: int
-    chunks: tuple[int, ...]
-    """Wanted, of the grid."""
-    inner_state: Path
-    """Verified copy of what it began with."""
-
-
-@dataclass(frozen=True)
-class Recomputed:
-    """What an honest member would have sent."""
-
-    encoded: tuple[Buffer, ...]
-    """Of the wanted chunks, in their order."""
-    num_tokens: int
-    end: Path
-    """Copy of the inner state after the steps."""
-    fault: str = ""
-    """Why what the member began with is no state, or leads nowhere; then the rest says nothing."""
-
-
-class Recomputer(Protocol):
-    """What a node brings: training, which the protocol knows nothing of."""
-
-    @property
-    def sizes(self) -> tuple[int, int]:
-        """Bytes of a copy of an inner state without and with the optimizer's moments."""
-        ...
-
-    def own_state(self, round_number: int) -> Path:
-        """Where this node's own copy of a round lies."""
-        ...
-
-    async def keep_anchor(self, round_number: int) -> bool:
-        """Copy the anchor after a round, from which the next one is trained. False if it is gone already."""
-        ...
-
-    async def recompute(self, work: Work) -> Recomputed | None:
-        """Do the steps again from the kept anchor, beside everything else; None if that fails here."""
-        ...
-
-    def continuity(self, end: Path, start: Path) -> float | None:
-        """Cosine between where the optimizer ended and where it goes on; None if it begins anew. Blocking.
-
-        0 if ``start`` is no state or belongs to another number of steps.
-        """
-        ...
 
 
 @dataclass
@@ -116,8 +58,14 @@ class _Case:
         default_factory=lambda: asyncio.get_running_loop().create_future()
     )
     """Chunk -> its encoding, once the round is decided; none if the member's contribution is not in it."""
-    following: asyncio.Future[Member | None] = field(default_factory=lambda: asyncio.get_running_loop().create_future())
-    """How the member takes part in the next round."""
+    following: asyncio.Future[Path | str | None] = field(
+        default_factory=lambda: asyncio.get_running_loop().create_future()
+    )
+    """What the member begins the next round with, or why it does not show it; None if it takes no part in that."""
+    fetching: asyncio.Task[None] | None = None
+    """Of what the member begins the next round with."""
+    paths: set[Path] = field(default_factory=set[Path])
+    """Files to remove in the end."""
     record: str = ""
 
     @property
@@ -183,7 +131,7 @@ class SpotChecks:
         case = self._case
         if case is not None and self._round != case.round:
             _settle(case.sample, {})  # unless it was taken
-            if self._round != case.round + 1:
+            if self._round != case.round + 1 and case.fetching is None:
                 _settle(case.following, None)
 
     def show(self, contribution: Contribution) -> None:
@@ -199,7 +147,7 @@ class SpotChecks:
             return
         self._planned = plan.round
         if self._case is not None:
-            self._follow(self._case, plan)
+            self._follow(self._case, self._recomputer, plan)
         elif (member := self._choose(plan)) is not None:
             place = self._replica.standing.roster.index(member.peer)
             first = self._replica.standing.data_cursor + place * self._lease_samples
@@ -241,9 +189,24 @@ class SpotChecks:
             return others[self._random.choice(list(others))]
         return None
 
-    def _follow(self, case: _Case, plan: Plan) -> None:
+    def _follow(self, case: _Case, recomputer: Recomputer, plan: Plan) -> None:
+        """Ask at once for what a member under examination goes on with: in some rounds it is not there any more."""
         if plan.round == case.round + 1:
-            _settle(case.following, next((m for m in plan.members if m.peer == case.peer), None))
+            member = next((member for member in plan.members if member.peer == case.peer), None)
+            if member is None:
+                _settle(case.following, None)
+            else:
+                case.fetching = self._background.spawn(self._fetch_following(case, recomputer, member))
+
+    async def _fetch_following(self, case: _Case, recomputer: Recomputer, member: Member) -> None:
+        try:
+            found = await self._obtain(case, member, recomputer)
+            if isinstance(found, str):
+                await asyncio.sleep(self._genesis.timing.heartbeat_interval_s)
+                found = await self._obtain(case, member, recomputer)
+        except OSError:  # our own disk: nobody's fault
+            found = None
+        _settle(case.following, found)
 
     def _taken(self, exchange: Exchange, record: Record, member: Member) -> dict[int, Buffer]:
         """Chunks of the member's contribution that this node has averaged, drawn at random; none if it is not in."""
@@ -261,51 +224,51 @@ class SpotChecks:
     # --- one check ----------------------------------------------------------------------------------------------------
 
     async def _examine(self, case: _Case, recomputer: Recomputer) -> None:
-        paths: list[Path] = []
         try:
-            await self._check(case, recomputer, paths)
+            await self._check(case, recomputer)
         except OSError as error:
             self._observe("spot.failed", {"peer": case.peer, "why": error.strerror or str(error)})
         finally:
             self._case = None
-            for path in paths:
+            if case.fetching is not None:
+                case.fetching.cancel()
+            for path in case.paths:
                 path.unlink(missing_ok=True)
 
-    async def _check(self, case: _Case, recomputer: Recomputer, paths: list[Path]) -> None:
+    async def _check(self, case: _Case, recomputer: Recomputer) -> None:
         if case.member.inner_state == "" and may_hide(case.peer, self._parent_of(case)):
             return
         if not await recomputer.keep_anchor(case.round - 1):
             return
-        state = await self._obtain(case.member, case.round, recomputer, paths)
+        state = await self._obtain(case, case.member, recomputer)
         sample = await case.sample
         if not sample:
             return  # its contribution is not part of the result
         if isinstance(state, str):  # it had reasons, perhaps: now it has time
-            state = await self._obtain(case.member, case.round, recomputer, paths)
+            state = await self._obtain(case, case.member, recomputer)
         if isinstance(state, str):
             self._note_hidden(case, state)
             return
-        breach = await self._compare(case, recomputer, state, sample, paths)
+        breach = await self._compare(case, recomputer, state, sample)
         if breach is not None:
             self._suspect(case, breach)
 
     async def _compare(
-        self, case: _Case, recomputer: Recomputer, state: Path, sample: dict[int, Buffer], paths: list[Path]
+        self, case: _Case, recomputer: Recomputer, state: Path, sample: dict[int, Buffer]
     ) -> Breach | None:
-        chunks = tuple(sample)
-        member = case.member
+        member, chunks = case.member, tuple(sample)
         work = Work(case.rules, case.round, member.peer, case.first_sample, member.num_inner_steps, chunks, state)
         found = await recomputer.recompute(work)
         if found is None:
             self._observe("spot.failed", {"peer": case.peer, "why": "the steps could not be recomputed here"})
             return None
-        paths.append(found.end)
+        case.paths.add(found.end)
         if found.fault:
             return Breach(rule="state", value=0.0, limit=1.0)
         products = await off_loop(self._executor, self._products, sample, found.encoded)
         breach = breach_of(products, member.tokens, found.num_tokens, case.rules.trust)
         if breach is None:
-            await self._check_following(case, recomputer, found.end, paths)
+            await self._check_following(case, recomputer, found.end)
         return breach
 
     def _products(self, sample: dict[int, Buffer], recomputed: Sequence[Buffer]) -> tuple[float, float, float]:
@@ -317,14 +280,13 @@ class SpotChecks:
                 sums[index] += self._grid.codec.dot(left, right, length)
         return sums[0], sums[1], sums[2]
 
-    async def _check_following(self, case: _Case, recomputer: Recomputer, end: Path, paths: list[Path]) -> None:
+    async def _check_following(self, case: _Case, recomputer: Recomputer, end: Path) -> None:
         """Whether the member goes on from where its steps have led. If it does not, it may have a reason: once."""
-        following = await case.following
-        if following is not None:
-            state = await self._obtain(following, case.round + 1, recomputer, paths)
-            if isinstance(state, str):
-                self._note_hidden(case, state)
-                return
+        state = await case.following
+        if isinstance(state, str):
+            self._note_hidden(case, state)
+            return
+        if state is not None:
             value = await off_loop(self._executor, recomputer.continuity, end, state)
             if value is not None and value < case.rules.trust.min_cosine:
                 self._note_hidden(case, f"it does not go on from where its steps have led (cosine {value:.3f})")
@@ -332,17 +294,15 @@ class SpotChecks:
             self.suspicions.note_shown(case.peer)
         self._pass(case)
 
-    async def _obtain(self, member: Member, number: int, recomputer: Recomputer, paths: list[Path]) -> Path | str:
-        """Where the member's state is now, or why it is not."""
-        if not member.inner_state:
+    async def _obtain(self, case: _Case, member: Member, recomputer: Recomputer) -> Path | str:
+        """Where the state is now that the member begins a round with, or why it is not."""
+        digest, sizes = member.inner_state, recomputer.sizes
+        if not digest:
             return "it says that it has nothing to show"
         self._folder.mkdir(parents=True, exist_ok=True)
-        path = self._folder / f"{number}-{member.peer}.state"
-        with contextlib.suppress(ValueError):
-            paths.remove(path)
-        paths.append(path)
+        path = self._folder / f"{digest}.state"
+        case.paths.add(path)
         try:
-            digest, sizes = member.inner_state, recomputer.sizes
             await inner_states.fetch(self._transport, self._executor, member.peer, digest, sizes, path)
         except (PeerUnreachable, StreamClosed) as error:
             return error.why
@@ -371,7 +331,7 @@ class SpotChecks:
             self._suspect(case, breach)
 
     def _suspect(self, case: _Case, breach: Breach) -> None:
-        self.suspicions.note_breach(case.peer, case.round)
+        self.suspicions.note_breach(case.peer)
         suspicion = Suspicion(
             lineage=self._genesis.lineage,
             round=case.round,

@@ -141,8 +141,8 @@ class Suspicions:
         self._me = me
         self._said: dict[tuple[PeerId, PeerId], Suspicion] = {}
         """By (accused, accuser), the newest."""
-        self._checked: dict[PeerId, int] = {}
-        """Accused -> round in which this node's own check had an outcome."""
+        self._open: dict[tuple[PeerId, PeerId], int] = {}
+        """By (accused, accuser): round of the first suspicion that no check of this node's has followed yet."""
         self.num_unconfirmed: Counter[PeerId] = Counter()
         """Accuser -> suspicions that this node's own check did not confirm."""
         self.num_hidden: Counter[PeerId] = Counter()
@@ -153,7 +153,7 @@ class Suspicions:
         present, oldest = set(roster), round_number - WINDOW_ROUNDS
         kept = {pair: each for pair, each in self._said.items() if each.round > oldest and set(pair) <= present}
         self._said = kept
-        self._checked = {peer: at for peer, at in self._checked.items() if peer in present}
+        self._open = {pair: first for pair, first in self._open.items() if pair in kept}
         for counter in (self.num_unconfirmed, self.num_hidden):
             for peer in counter.keys() - present:
                 del counter[peer]
@@ -167,6 +167,7 @@ class Suspicions:
         if not (is_recent and is_new and set(pair) <= set(roster) and suspicion.is_signed):
             return False
         self._said[pair] = suspicion
+        self._open.setdefault(pair, suspicion.round)
         return True
 
     def against(self, accused: PeerId) -> tuple[Suspicion, ...]:
@@ -182,29 +183,23 @@ class Suspicions:
         return verdict if flaw_of(verdict, genesis, roster) is None else None
 
     def to_recheck(self, round_number: int) -> list[PeerId]:
-        """Members that others have begun to suspect, and this node has not checked since."""
-        found: set[PeerId] = set()
-        for (accused, accuser), each in self._said.items():
-            is_recent = each.round > round_number - 1 - RECHECK_ROUNDS
-            is_credible = accuser != self._me and self.num_unconfirmed[accuser] < MAX_UNCONFIRMED
-            if is_recent and is_credible and self._checked.get(accused, -1) <= each.round and accused != self._me:
-                found.add(accused)
-        return sorted(found)
+        """Members that others have suspected lately, and this node has not checked since."""
+        oldest = round_number - 1 - RECHECK_ROUNDS
+        pairs = [pair for pair in self._open if self._said[pair].round > oldest and self._me not in pair]
+        return sorted({accused for accused, accuser in pairs if self.num_unconfirmed[accuser] < MAX_UNCONFIRMED})
 
     def note_passed(self, peer: PeerId, round_number: int) -> list[PeerId]:
-        """Our own check found nothing: who has accused the member in vain since our last one."""
-        accusers = [
-            accuser
-            for (accused, accuser), each in self._said.items()
-            if accused == peer and accuser != self._me and self._checked.get(peer, -1) <= each.round < round_number
-        ]
+        """Our own check of a round found nothing: who had accused the member before that, in vain."""
+        answered = [pair for pair, first in self._open.items() if pair[0] == peer and first < round_number]
+        accusers = [accuser for _, accuser in answered if accuser != self._me]
+        for pair in answered:
+            del self._open[pair]
         self.num_unconfirmed.update(accusers)
-        self._checked[peer] = round_number
         return accusers
 
-    def note_breach(self, peer: PeerId, round_number: int) -> None:
+    def note_breach(self, peer: PeerId) -> None:
         """Our own check found something."""
-        self._checked[peer] = round_number
+        self._open = {pair: first for pair, first in self._open.items() if pair[0] != peer}
 
     def note_hidden(self, peer: PeerId) -> Breach | None:
         """It did not show what it began with, once more; a breach if that is often enough in a row."""

@@ -23,10 +23,10 @@ from atoll.protocol.identity import Identity, PeerId
 from atoll.protocol.memory import MemoryNetwork
 from atoll.protocol.messages import Commit, Suspected
 from atoll.protocol.outcomes import RoundEvent
+from atoll.protocol.recomputer import Recomputed, Work
 from atoll.protocol.round_driver import RoundDriver
 from atoll.protocol.rule_book import RuleBook
 from atoll.protocol.spec import Genesis, MembershipConfig, TimingConfig, TrustConfig
-from atoll.protocol.spot_checks import Recomputed, Work
 from atoll.protocol.standing import Standing
 from atoll.protocol.suspicions import Breach, Suspicion
 from atoll.protocol.transport import Buffer

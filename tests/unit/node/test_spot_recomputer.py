@@ -12,8 +12,8 @@ from atoll.kernels.chunk_grid import ChunkGrid
 from atoll.kernels.codec import codec
 from atoll.node.spot_recomputer import SpotRecomputer
 from atoll.protocol.identity import Identity
+from atoll.protocol.recomputer import Work
 from atoll.protocol.spec import Genesis, MembershipConfig
-from atoll.protocol.spot_checks import Work
 from atoll.protocol.suspicions import breach_of
 from atoll.training.config import DataConfig, InnerConfig, ModelConfig, TrainerSpec, TrainingConfig
 from atoll.training.data import Lease, TextData
