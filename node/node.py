@@ -127,7 +127,7 @@ class Node:
             contribute=driver.contribute,
             tell=self._trainer.send,
             on_warning=self._telemetry.warn,
-            may_train_on=lambda: driver.num_alive >= local.rules.membership.min_peers,
+            may_train_on=lambda: self._may_train_on(driver),
             work=self._work(driver),
         )
         donor = Donor(local.replica, lambda number: [raw.hex() for raw in driver.attestations(number).values()])
@@ -149,6 +149,10 @@ class Node:
 
     def _is_admitted(self) -> bool:
         return self._replica.standing.admits(self._local.rules, self._local.me)
+
+    def _may_train_on(self, driver: Driver) -> bool:
+        """Whether the run allows provisional work now."""
+        return driver.num_alive >= self._local.rules.membership.min_peers
 
     def _work(self, driver: Driver) -> Work | None:
         """None: leases and steps follow from the roster."""

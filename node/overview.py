@@ -18,6 +18,7 @@ from ..protocol.quorum import quorum_of
 from ..protocol.round_machine import Phase
 from .clock_watch import ClockWatch, tell
 from .figures import short_id
+from .group_view import group_info
 from .own_state import OwnState
 from .round_clock import RoundClock
 from .run_spec import RunSpec
@@ -87,6 +88,7 @@ class Overview:
             peers=peer_infos(me, peers, self._replica.standing, commit, num_rounds, clocks, rules, health.path),
             agreement=self._agreement(peers),
             round=self._round_info(commit, clocks),
+            group=group_info(self._me, self._driver.group, self.names(), rules),
             network=self._network_info(offset_s),
         )
         tell(self._telemetry, self._clock_watch.note(offset_s, clocks.monotonic_s))
@@ -123,10 +125,14 @@ class Overview:
         alive = {peer for peer, info in driver.peers.items() if info.is_alive(now_s, timeout_s)}
         unanswered = [result for result in seeds if not result.answered]
         straggler = self._straggler(alive, now_s)
+        is_member, has_started = self._me in roster, self._rounds.has_started
+        is_two_tier = genesis.exchange.topology == "two_tier"
         return Facts(
             round=driver.round,
             phase=driver.phase,
-            is_member=self._me in roster,
+            is_member=is_member,
+            is_follower=is_two_tier and not is_member and has_started,
+            is_seeking=is_two_tier and not is_member and not has_started,
             num_others=len(alive & set(roster)),
             roster_size=len(roster),
             quorum_size=self._quorum_size(),
@@ -134,7 +140,7 @@ class Overview:
             is_provisional=driver.provisional is not None,
             counts_from=self._counts_from(),
             has_trainer=self._rounds.has_trainer,
-            has_started=self._rounds.has_started,
+            has_started=has_started,
             has_met=any(info.heard_s is not None for info in driver.peers.values()),
             is_young=now_s - self._attached_s < timeout_s,
             is_finishing=0 < genesis.stop.num_rounds <= self._replica.head_round,
@@ -231,4 +237,5 @@ class Overview:
             tokens_per_s=training.tokens_per_s,
             state_hash=self._replica.state_hash,
             head_round=self._replica.head_round,
+            group=self._driver.group,
         )

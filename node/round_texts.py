@@ -27,6 +27,9 @@ _POINTS: dict[str, str] = {
     "swap.begun": "round {round}: swapping with {peer}",
     "spot.passed": "the steps of {peer} in round {checked_round} were recomputed: they give what it has sent",
     "quorum.found": "a quorum answers again",
+    "group.joined": "joining the group of {peer}",
+    "group.seated": "round {round}: a seat in the group of {peer}",
+    "group.reduced": "round {round}: the group of {num_peers} has averaged, {tokens} tokens",
 }
 _WARNINGS: dict[str, str] = {
     "round.aborted": "round {round} was given up: {reason}; nothing is lost, the work counts in the next attempt",
@@ -64,6 +67,10 @@ _WARNINGS: dict[str, str] = {
     "on provisionally, and at most one round of it is carried over",
     "quorum.lost": "no quorum for {lasted_s:.0f} s: {num_alive} of {num_members} members answer, a round needs "
     "{num_needed}; if they are gone for good, only a reset by the operators helps",
+    "group.left": "round {round}: left the group of {peer}: {why}; another one is looked for",
+    "group.failed": "round {round}: the group could not average: {why}; this node contributes alone",
+    "group.unwritable": "what a group must remember cannot be written: {why}",
+    "group.unknown": "round {round}: {peer} has not said whether this node's work counted; it is not used again",
     "node.woke": "this machine slept for {slept_s:.0f} s; catching up",
 }
 _LASTING = frozenset({"round.aborted", "results.unavailable", "invite.refused"})

@@ -7,13 +7,14 @@ from dataclasses import dataclass
 
 from ..protocol.gossip.account import Swapped
 from ..protocol.identity import PeerId
-from ..protocol.messages import Commit, Heartbeat
+from ..protocol.messages import Commit, Group, Heartbeat
 from ..protocol.peers import PeerInfo as KnownPeer
 from ..protocol.round_machine import Phase
 from ..protocol.spec import Genesis
 from ..protocol.standing import Standing
 from ..protocol.weights import weights
 from .figures import short_id
+from .group_view import role_of
 from .snapshot import AgreementInfo, PeerInfo, PeerState, Reach, clip_name
 from .status import utc
 
@@ -47,6 +48,7 @@ class OwnPeer:
     tokens_per_s: float | None
     state_hash: str
     head_round: int
+    group: Group | None = None
 
 
 @dataclass(frozen=True)
@@ -102,6 +104,7 @@ def peer_infos(
     path: Callable[[PeerId], Reach | None],
 ) -> tuple[PeerInfo, ...]:
     """This node first, then the roster, then the others. ``path``: how this node reaches each."""
+    names = names_of(me, peers)
     share_of = shares(commit, rules)
     leader = commit.record.plan.leader if commit else None
     barred = _barred_note(me.peer, standing, rules)
@@ -111,6 +114,7 @@ def peer_infos(
         version=me.version,
         is_self=True,
         is_leader=leader == me.peer,
+        role=role_of(me.peer, me.group, names),
         state="rejected" if barred else _OF_PHASE[me.phase],
         round=me.head_round,
         num_rounds=num_rounds.get(me.peer, 0),
@@ -132,10 +136,14 @@ def peer_infos(
             clocks,
             rules,
             path(peer),
-        )
+        ).model_copy(update={"role": role_of(peer, _group_of(peers[peer]), names)})
         for peer in order
     )
     return (own, *others)
+
+
+def _group_of(known: KnownPeer) -> Group | None:
+    return None if known.heartbeat is None else known.heartbeat.group
 
 
 def _probation_note(peer: PeerId, standing: Standing) -> str:

@@ -22,6 +22,8 @@ class RoundEvent:
     ``node.woke``, ``quorum.missing``, ``quorum.lost``, ``quorum.found``, ``amendment.learned``, ``amendment.refused``,
     ``spot.passed``, ``spot.suspected``, ``spot.hidden``, ``spot.unconfirmed``, ``spot.failed``,
     ``amendment.unwritable``, ``invite.refused``, ``rules.in_force``, ``rules.outdated``, ``lineage.begun``;
+    of two-tier rounds ``group.joined``, ``group.seated``, ``group.left``, ``group.reduced``, ``group.failed``,
+    ``group.unwritable``, ``group.unknown``;
     of gossip runs ``swap.begun``, ``swap.lost``, ``swap.refused``, ``peer.shunned``.
     """
 

@@ -224,8 +224,13 @@ class RoundDriver:
 
     @property
     def group(self) -> Group | None:
-        """In two-tier rounds, the group that this node is in."""
+        """In two-tier rounds, the group that this node is in, if it is in one."""
         return self._topology.group
+
+    @property
+    def circle(self) -> tuple[PeerId, ...]:
+        """Whom this node speaks to unasked."""
+        return self._peers.circle()
 
     @property
     def num_alive(self) -> int:

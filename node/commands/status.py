@@ -10,6 +10,7 @@ import typer
 
 from ..endpoint import NodeStopped, ask
 from ..figures import bytes_text, count_text, short_hash, short_id
+from ..group_view import group_text
 from ..reasons import EXIT_STOPPED
 from ..settings import NodeSettings
 from .options import AsJson, Config, Folder, bold, command_app, print_json, settings_for
@@ -55,6 +56,8 @@ def _figures(snapshot: dict[str, Any]) -> list[tuple[str, str]]:
         ("round", f"{_round_text(snapshot['round'])}, {present} of {len(peers)} peers here"),
         ("counted", f"{given['num_counted']} rounds, {count_text(given['tokens'])} tokens"),
     ]
+    if text := group_text(snapshot.get("group", {})):
+        rows.insert(3, ("group", text))
     if training["loss"] is not None:
         rows.append(("loss", _loss_text(training)))
     if exchange["sent_bytes"] is not None:

@@ -113,6 +113,11 @@ class GossipDriver:
         return self._genesis
 
     @property
+    def group(self) -> None:
+        """There are none."""
+        return None
+
+    @property
     def roster(self) -> tuple[PeerId, ...]:
         """This node, if the run admits it, and whom it has heard from lately: there is no other."""
         patience_s, now_s, me = self._genesis.timing.drop_after_s, self._setup.clock(), self._setup.me

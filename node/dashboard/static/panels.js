@@ -52,6 +52,7 @@ const PATH_TITLE = {
 const peerRow = peer => h('tr', { class: peer.is_self ? 'you' : null },
   h('td', { title: peer.name }, cutName(peer.name || 'no name'), peer.is_self ? ' (you)' : '',
     h('span', { class: 'id', title: peer.peer_id }, f.shortId(peer.peer_id)), peer.is_leader ? h('span', { class: 'tag' }, 'leader') : null,
+    peer.role ? h('span', { class: 'tag' }, peer.role) : null,
     PATH_TITLE[peer.reach] ? h('span', { class: 'tag', title: PATH_TITLE[peer.reach] }, peer.reach) : null, clockTag(peer)),
   h('td', {}, h('span', { class: 'state', title: peer.note || null }, peerIcon(peerKind(peer), 14), PEER_WORD[peer.state])),
   h('td', { class: 'num left', 'data-unit': 'rounds' }, f.integer(peer.num_rounds)),
