@@ -18,9 +18,8 @@ from ..protocol.messages import Commit
 from ..protocol.outcomes import Committed, RoundEvent
 from ..protocol.round_driver import RoundDriver
 from ..protocol.spec import PROTOCOL_VERSION
-from ..protocol.state_sync import StateServer, StateUnavailable, SyncProgress
+from ..protocol.state_sync import StateServer
 from ..protocol.swarm import Swarm, SwarmEvent
-from ..protocol.transport import RemoteProtocolError
 from ..training.checkpoint import Saved
 from ..training.reducer import Evaluation, Hello, Progress, Ready, Report, Warned, Withheld
 from . import network
@@ -37,7 +36,7 @@ from .receipts import ReceiptBook
 from .reporter import Reporter
 from .run_spec import RunSpec, training_config
 from .settings import NodeSettings
-from .state_loading import StateLoader
+from .state_from_peers import StateFromPeers
 from .telemetry import Telemetry
 from .trainer_process import TrainerGaveUp, TrainerProcess
 from .trainer_rounds import Terms, TrainerRounds
@@ -66,6 +65,9 @@ class Node:
         self._live: LiveParts | None = None
         """None before the network is up, and after `stop`."""
         self._reporter = Reporter(telemetry, spec, identity.peer_id, settings.name, VERSION, self._replica)
+        self._from_peers = StateFromPeers(
+            local, self._reporter, lambda: self._live and self._live.driver, self._on_loaded
+        )
         self._receipts = ReceiptBook(identity, spec.genesis.run_id, telemetry.journal)
         self._tasks: list[asyncio.Task[None]] = []
         self._early_reports: list[Report] = []
@@ -165,10 +167,13 @@ class Node:
             grid=local.grid,
             facts=facts,
             observer=self._on_round_event,
-            sync=self._load_state,
-            prove=self._prove_head,
+            sync=self._from_peers.load,
+            prove=self._from_peers.prove,
         )
         return RoundDriver(setup)
+
+    def _driver(self) -> Driver | None:
+        return None if self._live is None else self._live.driver
 
     def _other_members(self) -> list[PeerId]:
         return [peer for peer in self._replica.standing.roster if peer != self._local.me]
@@ -291,6 +296,12 @@ class Node:
             self._live.rounds.on_applied(outcome, is_evaluator=self._is_evaluator(outcome.commit))
         self._applied.set()
 
+    def _on_loaded(self) -> None:
+        """Another state is installed than the trainer has worked from."""
+        if self._live is not None:
+            self._live.rounds.on_state_replaced()
+        self._applied.set()
+
     def _keep_receipt(self, driver: Driver, commit: Commit | None) -> None:
         """Write the receipt of the round before ``commit``; with None that of the last round of all."""
         book, attests = self._receipts, driver.attestations
@@ -318,58 +329,6 @@ class Node:
             return False
         plan = commit.record.plan
         return plan.members[plan.round % len(plan.members)].peer == self._local.me
-
-    # --- state sync ---------------------------------------------------------------------------------------------------
-
-    def _state_loader(self, driver: Driver) -> StateLoader:
-        local = self._local
-        return StateLoader(
-            book=local.book,
-            me=local.me,
-            transport=driver.transport,
-            replica=local.replica,
-            results=lambda: driver.results,
-            donors=lambda: driver.ahead,
-            folder=local.settings.folder,
-            grid=local.grid,
-            lease_samples=local.spec.training.inner.lease_samples,
-            on_progress=self._on_sync_progress,
-            on_misconduct=self._note_bad_donor,
-        )
-
-    def _note_bad_donor(self, error: Exception) -> None:
-        """A donor has lied: said and journalled with its name."""
-        if isinstance(error, RemoteProtocolError):
-            fields: dict[str, object] = {"peer": error.peer, "rule": error.rule, "detail": error.detail}
-            self._reporter.round_event(RoundEvent("state.rejected", self._replica.head_round + 1, fields))
-        else:
-            self._telemetry.say(f"state sync: {error}", "warning")
-
-    async def _prove_head(self) -> int:
-        """Somebody says that the swarm is far ahead of us: the newest round that anybody can prove."""
-        return 0 if self._live is None else await self._state_loader(self._live.driver).prove()
-
-    async def _load_state(self) -> None:
-        """The driver is too far behind: load a snapshot. A failure is said; the driver asks again."""
-        if (live := self._live) is None:
-            return
-        driver, before = live.driver, (self.head_round, self._replica.state_hash)
-        self._reporter.syncing(0, len(driver.ahead))
-        try:
-            await self._state_loader(driver).load()
-        except (StateUnavailable, OSError) as error:
-            self._telemetry.warn(f"state sync: {error}; it is tried again")
-            await asyncio.sleep(_LOOK_INTERVAL_S)
-        finally:
-            self._reporter.syncing(None, 0)
-        if (self.head_round, self._replica.state_hash) != before:
-            self._telemetry.say(f"loaded the verified state of round {self.head_round}")
-            live.rounds.on_state_replaced()
-            self._applied.set()
-
-    def _on_sync_progress(self, progress: SyncProgress) -> None:
-        percent = 100 * progress.num_verified // max(progress.num_leaves, 1)
-        self._reporter.syncing(percent, progress.num_donors)
 
     # --- regular work -------------------------------------------------------------------------------------------------
 

@@ -129,6 +129,7 @@ class Overview:
             is_finishing=0 < genesis.stop.num_rounds <= self._replica.head_round,
             is_paused=genesis.control.paused,
             is_banned=self._me in genesis.control.banned,
+            is_ejected=self._me in self._replica.standing.ejected,
             required_protocol=genesis.control.required_protocol,
             is_syncing=own.sync_percent is not None,
             sync_percent=own.sync_percent,

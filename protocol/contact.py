@@ -25,6 +25,8 @@ from .transport import RemoteProtocolError
 
 _REFUSALS_PER_S, _REFUSALS_AT_ONCE = 1.0, 16
 """Answers to all strangers together whose invites do not hold."""
+_EJECTED_TOLD_PER_S = 1 / 60
+"""To each peer that the run has ejected: it may have missed the commit that says so, and gets nothing else from us."""
 
 
 @dataclass(frozen=True)
@@ -46,6 +48,7 @@ class Contact:
         self._setup, self._standpoint = setup, standpoint
         self._rules = rules = setup.rules
         self._refusals = Allowances(_REFUSALS_PER_S, _REFUSALS_AT_ONCE, setup.clock)
+        self._ejected_told = Allowances(_EJECTED_TOLD_PER_S, 1, setup.clock)
         self._progress = Progress()
         doorkeeper = Doorkeeper(rules, lambda: setup.replica.standing, setup.wall_clock)
         self.gate = Gate(setup.transport, rules, setup.clock, self._refuse, doorkeeper)
@@ -80,12 +83,12 @@ class Contact:
         self.heartbeats.rhythm = _rhythm(genesis.timing)
 
     def may_live(self, peer: PeerId) -> bool:
-        """Not so if the peer has spoken to us and then been silent for the heartbeat's time limit, or has left."""
+        """Whether the peer is alive, or has never been heard."""
         return self.peers.may_live(peer, self._rules.timing.heartbeat_timeout_s)
 
     @property
     def alive(self) -> frozenset[PeerId]:
-        """Other peers that have spoken to us within the heartbeat's time limit."""
+        """Other peers that are alive: heard within the heartbeat's time limit, and not leaving."""
         now_s, timeout_s = self._setup.clock(), self._rules.timing.heartbeat_timeout_s
         return frozenset(peer for peer, info in self.peers.all.items() if info.is_alive(now_s, timeout_s))
 
@@ -116,7 +119,10 @@ class Contact:
     def _refuse(self, error: RemoteProtocolError) -> None:
         """At the gate. Who shows an invite hears why it does not hold, as far as there is time for strangers."""
         self.points.reject(error)
-        if error.rule == "invite" and self._refusals.take(self._setup.me):
+        is_told = (error.rule == "invite" and self._refusals.take(self._setup.me)) or (
+            error.rule == "ejected" and self._ejected_told.take(error.peer)
+        )
+        if is_told:
             self.mail.post((error.peer,), Refused(why=error.detail[:200]))
 
     def _note_unreachable(self, peer: PeerId, why: str) -> None:

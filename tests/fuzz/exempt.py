@@ -29,7 +29,7 @@ EXEMPT: dict[str, str] = {
     "protocol/receipts.py:_leaf": WRITES,
     "node/receipts.py:read_receipts": OWN,
     "node/commands/receipts.py:verify": DELEGATES,
-    "node/commands/amend.py:_Signing._chain": "counts the lines of its own node's chain",
+    "node/signing.py:Signing._present_round": "counts the lines of its own node's chain",
     "node/commands/stop.py:_is_running": "reads what the kernel writes",
     "node/dashboard/guard.py:read_token": USERS,
     "node/dashboard/server.py:page_files": "reads the package's own files",
