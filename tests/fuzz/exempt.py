@@ -31,6 +31,7 @@ EXEMPT: dict[str, str] = {
     "protocol/swarm/addresses.py:by_use": USERS,
     "protocol/swarm/addresses.py:keep_ports": USERS,
     "protocol/swarm/direct/connection.py:TlsConnection.receive": "takes from OpenSSL what it has decrypted",
+    "protocol/swarm/direct/connection.py:TlsConnection.round_trip_s": "reads what the kernel writes",
     "protocol/swarm/p2pd.py:_P2P._read_outputs": OWN,
     "protocol/swarm/p2pd.py:_texts": DELEGATES,
     "protocol/swarm/run_folder.py:start_time": "reads what the kernel writes",

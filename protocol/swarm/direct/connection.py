@@ -10,6 +10,7 @@ import asyncio
 import contextlib
 import socket
 import ssl
+import struct
 from typing import Literal
 
 from ...transport import Buffer
@@ -18,6 +19,8 @@ RECORD_BYTES = 16 << 10
 """Most that one TLS record carries, hence one call of OpenSSL."""
 _MAX_BUFFERED_BYTES = RECORD_BYTES + 512
 """What OpenSSL may hold of a record that has not come whole: so much less is left to arrive."""
+_TCP_INFO_BYTES, _ROUND_TRIP_OFFSET = 104, 68
+"""Of Linux' ``struct tcp_info``; the round trip in microseconds."""
 _KEEPALIVE_IDLE_S, _KEEPALIVE_INTERVAL_S, _KEEPALIVE_PROBES = 60, 15, 4
 
 _Side = Literal["readable", "writable"]
@@ -35,6 +38,21 @@ class TlsConnection:
         self._waiting: dict[_Side, list[asyncio.Future[None]]] = {"readable": [], "writable": []}
         self._wake_bytes = 1
         self.is_closed = False
+
+    @property
+    def num_sockets(self) -> int:
+        return 1
+
+    @property
+    def round_trip_s(self) -> float:
+        """As the kernel has measured it; 0 where it does not tell."""
+        if not hasattr(socket, "TCP_INFO"):
+            return 0.0
+        try:
+            info = self._sock.getsockopt(socket.IPPROTO_TCP, socket.TCP_INFO, _TCP_INFO_BYTES)
+            return struct.unpack_from("=I", info, _ROUND_TRIP_OFFSET)[0] / 1e6
+        except (OSError, struct.error):
+            return 0.0
 
     async def handshake(self) -> None:
         """Raises `OSError`, also for a certificate that is not the pinned one."""

@@ -7,6 +7,7 @@ the TLS connection each side proves that it knows the secret, in a form bound to
 
 from __future__ import annotations
 
+import dataclasses
 import hashlib
 import hmac
 import os
@@ -84,6 +85,14 @@ class Handover:
     def ticket(self, port: int) -> Ticket:
         return Ticket(port=port, number=self.number.hex(), secret=self.secret.hex())
 
+    def part(self, index: int) -> Handover:
+        """Of a further connection that belongs to this one (`bundle`)."""
+        number, secret = (
+            hmac.digest(self.secret, _DOMAIN + kind + bytes((index,)), hashlib.sha256)
+            for kind in (b"number", b"secret")
+        )
+        return dataclasses.replace(self, number=number[:NUMBER_BYTES], secret=secret)
+
     def proof(self, run_id: str, speaker: PeerId, listener: PeerId) -> bytes:
         """What ``speaker`` says to ``listener`` inside the connection."""
         text = _DOMAIN + "\0".join((run_id, speaker, listener)).encode() + b"\0" + self.number
@@ -105,9 +114,23 @@ class Handovers:
         if self._num_of[peer] >= MAX_PENDING_PER_PEER or len(self._pending) >= MAX_PENDING:
             return None
         made = Handover(peer, certificate, self._random(NUMBER_BYTES), self._random(SECRET_BYTES), now_s + LIFETIME_S)
-        self._pending[made.number] = made
-        self._num_of[peer] += 1
+        self._add(made)
         return made
+
+    def issue_parts(self, handover: Handover, num_parts: int, now_s: float) -> list[Handover] | None:
+        """Agree to accept further connections of one that was accepted; None if that would be too many."""
+        self._forget_old(now_s)
+        if self._num_of[handover.peer] + num_parts > MAX_PENDING_PER_PEER or len(self._pending) >= MAX_PENDING:
+            return None
+        whole = dataclasses.replace(handover, expires_s=now_s + LIFETIME_S)
+        parts = [whole.part(index) for index in range(num_parts)]
+        for part in parts:
+            self._add(part)
+        return parts
+
+    def _add(self, made: Handover) -> None:
+        self._pending[made.number] = made
+        self._num_of[made.peer] += 1
 
     def redeem(self, number: bytes, now_s: float) -> Handover | None:
         """The agreement behind a number, once; None if there is none, it was redeemed before, or is too old."""

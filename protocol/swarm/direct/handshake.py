@@ -3,6 +3,8 @@
 dialler: preamble in clear (magic, the ticket's number)
 both:    TLS 1.3, each with the certificate that the other has pinned
 dialler: its proof of the ticket's secret; then the accepting side: its own
+    dialler: how many further connections belong to this one, in a byte. If any do, the accepting side echoes it, and
+             each is made in the same way up to the proofs, with a ticket that both sides derive from the first
 """
 
 from __future__ import annotations
@@ -12,13 +14,18 @@ import hmac
 import os
 import socket
 import ssl
-from collections.abc import Callable
+from collections.abc import Awaitable, Callable, Coroutine
 from dataclasses import dataclass
+from typing import TypeVar
 
 from ...identity import PeerId
+from . import bundle
+from .bundle import Carrier
 from .certificates import Credentials, Role
 from .connection import TlsConnection, prepare
 from .handover import MAGIC, PREAMBLE_BYTES, PROOF_BYTES, Handover
+
+T = TypeVar("T")
 
 
 class HandshakeFailed(ConnectionError):
@@ -52,6 +59,62 @@ async def dial(host: str, port: int, handover: Handover, party: Party) -> TlsCon
         except OSError as error:
             raise HandshakeFailed(_reason(error)) from None
         return await _authenticate(sock, handover, party, "dials")
+
+
+async def dial_as_needed(host: str, port: int, handover: Handover, party: Party, limit_s: float) -> Carrier:
+    """One connection, or more if the first shows that the way is long. Raises `HandshakeFailed`.
+
+    ``limit_s`` bounds the first connection, and then again all others together.
+    """
+    first = await _in_time(dial(host, port, handover, party), limit_s)
+    num_more = bundle.NUM_CONNECTIONS - 1 if first.round_trip_s >= bundle.LONG_ROUND_TRIP_S else 0
+    made = [first]
+    try:
+        await first.send(bytes((num_more,)))
+        if num_more:
+            await _in_time(_read_exactly(first, 1), limit_s)
+            parts = (handover.part(index) for index in range(num_more))
+            made += await _in_time(_all_of([dial(host, port, part, party) for part in parts]), limit_s)
+    except BaseException as error:
+        for connection in made:
+            connection.abort()
+        if isinstance(error, OSError) and not isinstance(error, HandshakeFailed):
+            raise HandshakeFailed(_reason(error)) from None
+        raise
+    return bundle.Bundle(made) if num_more else first
+
+
+async def _all_of(dials: list[Coroutine[None, None, TlsConnection]]) -> list[TlsConnection]:
+    """The connections; if one fails or this is cancelled, none of them is left."""
+    tasks = [asyncio.create_task(each) for each in dials]
+    try:
+        return list(await asyncio.gather(*tasks))
+    except BaseException:
+        for task in tasks:
+            task.cancel()
+        for made in await asyncio.gather(*tasks, return_exceptions=True):
+            if isinstance(made, TlsConnection):
+                made.abort()
+        raise
+
+
+async def _in_time(work: Awaitable[T], limit_s: float) -> T:
+    try:
+        async with asyncio.timeout(limit_s):
+            return await work
+    except TimeoutError:
+        raise HandshakeFailed(f"no answer within {limit_s:g} s") from None
+
+
+async def read_count(connection: TlsConnection) -> int:
+    """How many further connections the dialler announces. Raises `HandshakeFailed` for more than anybody needs."""
+    try:
+        (count,) = await _read_exactly(connection, 1)
+    except OSError as error:
+        raise HandshakeFailed(_reason(error)) from None
+    if count >= bundle.NUM_CONNECTIONS:
+        raise HandshakeFailed(f"it announces {count} further connections")
+    return count
 
 
 async def accept(

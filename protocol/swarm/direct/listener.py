@@ -11,9 +11,10 @@ from collections.abc import Awaitable, Callable, Sequence
 
 from .. import addresses
 from .._hivemind import log
+from .bundle import Bundle, Carrier
 from .connection import TlsConnection
 from .handover import Handover, Handovers
-from .handshake import HandshakeFailed, Party, accept
+from .handshake import HandshakeFailed, Party, accept, read_count
 
 MAX_HALF_OPEN = 64
 """Connections that have not shown who they are; further ones are closed at once."""
@@ -21,7 +22,7 @@ HANDSHAKE_TIMEOUT_S = 5.0
 _NUM_TRIES = 8
 """To find a port that is free in both families."""
 
-OnConnection = Callable[[TlsConnection, Handover], None]
+OnConnection = Callable[[Carrier, Handover], None]
 
 
 class Listener:
@@ -31,6 +32,8 @@ class Listener:
         self._party, self._handovers, self._on_connection = party, handovers, on_connection
         self._sockets: list[socket.socket] = []
         self._tasks: set[asyncio.Task[None]] = set()
+        self._parts: dict[bytes, asyncio.Future[TlsConnection]] = {}
+        """Further connections of one that is being accepted, by number."""
         self._num_half_open = 0
         self.port = 0
         """0 while it does not listen."""
@@ -60,13 +63,42 @@ class Listener:
     async def _admit(self, sock: socket.socket) -> None:
         try:
             async with asyncio.timeout(HANDSHAKE_TIMEOUT_S):
-                found = await accept(sock, self._redeem, self._party)
-        except (HandshakeFailed, TimeoutError) as error:
+                connection, handover = await accept(sock, self._redeem, self._party)
+                part = self._parts.get(handover.number)
+                if part is None:
+                    self._on_connection(await self._complete(connection, handover), handover)
+                elif part.done():  # too late
+                    connection.abort()
+                else:
+                    part.set_result(connection)
+        except (OSError, TimeoutError) as error:
             log.debug("a connection to the direct port was refused: %s", error)
-        else:
-            self._on_connection(*found)
         finally:
             self._num_half_open -= 1
+
+    async def _complete(self, first: TlsConnection, handover: Handover) -> Carrier:
+        """With the further connections that its dialler announces. Raises `OSError`, and nothing is left open."""
+        parts: list[Handover] = []
+        try:
+            if not (count := await read_count(first)):
+                return first
+            parts = self._handovers.issue_parts(handover, count, time.monotonic()) or []
+            if not parts:
+                raise HandshakeFailed("too many connections")
+            futures = [asyncio.get_running_loop().create_future() for _ in parts]
+            self._parts |= {part.number: future for part, future in zip(parts, futures, strict=True)}
+            await first.send(bytes((count,)))
+            return Bundle([first, *await asyncio.gather(*futures)])
+        except BaseException:
+            first.abort()
+            for future in (self._parts.get(part.number) for part in parts):
+                if future is not None and future.done() and not future.cancelled():
+                    future.result().abort()
+            raise
+        finally:
+            for part in parts:
+                self._parts.pop(part.number, None)
+                self._handovers.cancel(part)
 
     def _redeem(self, number: bytes) -> Handover | None:
         return self._handovers.redeem(number, time.monotonic())

@@ -20,9 +20,9 @@ from ...identity import PeerId
 from ...parsing import Unreadable, parse
 from .. import addresses
 from ..streams import OpenRaw, SwarmStream, welcome
-from .connection import TlsConnection
+from .bundle import Carrier
 from .handover import MAX_REASON_CHARS, Answer, Handover, Handovers, Offer, Ticket
-from .handshake import Declined, HandshakeFailed, Party, dial
+from .handshake import Declined, HandshakeFailed, Party, dial_as_needed
 from .outcomes import Way
 
 PROTOCOL = "direct"
@@ -43,7 +43,7 @@ class Here:
     """At which others can dial this node; 0 if they cannot."""
     refusal: Callable[[PeerId], str]
     """Why no connection is accepted from a peer now; empty if one is."""
-    serve: Callable[[TlsConnection, PeerId], None]
+    serve: Callable[[Carrier, PeerId], None]
     """Take over a connection on which the peer opens the streams."""
     dial_timeout_s: float
 
@@ -55,11 +55,11 @@ class Negotiator:
         """``name``: the libp2p protocol on which peers agree."""
         self._here, self._open_raw, self._name = here, open_raw, name
         self._certificate = here.party.credentials.certificate.hex()
-        self._awaited: dict[bytes, asyncio.Future[TlsConnection]] = {}
+        self._awaited: dict[bytes, asyncio.Future[Carrier]] = {}
         """Connections that this node has asked for and that its listener will accept, by number."""
         self._answers = Allowances(_ANSWERS_PER_S, _ANSWERS_AT_ONCE, time.monotonic)
 
-    def arrive(self, connection: TlsConnection, handover: Handover) -> None:
+    def arrive(self, connection: Carrier, handover: Handover) -> None:
         """A peer has shown a ticket at the listener: it came because we asked, or to ask us."""
         awaited = self._awaited.get(handover.number)
         if awaited is None:
@@ -71,7 +71,7 @@ class Negotiator:
 
     # --- the asker
 
-    async def ask(self, peer: PeerId, way: Way) -> TlsConnection:
+    async def ask(self, peer: PeerId, way: Way) -> Carrier:
         """A connection on which this node opens streams.
 
         Raises `HandshakeFailed`, and `PeerUnreachable` if libp2p does not reach the peer.
@@ -90,26 +90,23 @@ class Negotiator:
         finally:
             await stream.close()
 
-    async def _dial(self, stream: SwarmStream, certificate: bytes, ticket: Ticket) -> TlsConnection:
+    async def _dial(self, stream: SwarmStream, certificate: bytes, ticket: Ticket) -> Carrier:
         host = host_of(stream.address)
         if host is None:
             raise HandshakeFailed("it is connected through a relay")
-        handover, limit_s = Handover.of(stream.remote, certificate, ticket), self._here.dial_timeout_s
+        handover, here = Handover.of(stream.remote, certificate, ticket), self._here
         try:
-            async with asyncio.timeout(limit_s):
-                return await dial(host, ticket.port, handover, self._here.party)
+            return await dial_as_needed(host, ticket.port, handover, here.party, here.dial_timeout_s)
         except HandshakeFailed as error:
             raise HandshakeFailed(f"port {ticket.port}: {error}") from None
-        except TimeoutError:
-            raise HandshakeFailed(f"port {ticket.port}: no answer within {limit_s:g} s") from None
 
-    async def _be_dialled(self, stream: SwarmStream, certificate: bytes) -> TlsConnection:
+    async def _be_dialled(self, stream: SwarmStream, certificate: bytes) -> Carrier:
         port = self._here.port()
         handover = self._here.handovers.issue(stream.remote, certificate, time.monotonic()) if port else None
         if handover is None:
             raise Declined("neither side can be dialled")
         awaited = self._awaited[handover.number] = asyncio.get_running_loop().create_future()
-        limit_s = 2 * self._here.dial_timeout_s
+        limit_s = 3 * self._here.dial_timeout_s
         try:
             async with asyncio.timeout(limit_s):
                 await stream.write(handover.ticket(port).canonical())

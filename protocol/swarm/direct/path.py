@@ -18,8 +18,8 @@ from ... import transport as contract
 from ...bandwidth import Caps
 from ...identity import Identity, PeerId
 from ..streams import Refused, ServeRaw, SwarmStream, greet
+from .bundle import Carrier
 from .certificates import Credentials
-from .connection import TlsConnection
 from .handover import Handovers
 from .handshake import Declined, HandshakeFailed, Party
 from .listener import Listener
@@ -30,7 +30,8 @@ from .stream import DirectStream
 
 MAX_OPEN_PER_PEER = 8
 """Streams that we have open at the same time; a further one goes over libp2p."""
-MAX_SERVED_PER_PEER, MAX_SERVED = 16, 1024
+MAX_SERVED_PER_PEER, MAX_SERVED = 32, 1024
+"""Sockets on which peers open streams to us."""
 GREETING_TIMEOUT_S = 3.0
 """For the peer's application to answer on a connection that may have died unnoticed."""
 SETTLE_TIMEOUT_S = 10.0
@@ -97,7 +98,7 @@ class DirectPath:
         self._pool, self._outcomes, handovers = Pool(), Outcomes(), Handovers()
         self._turns: defaultdict[PeerId, asyncio.Lock] = defaultdict(asyncio.Lock)
         self._num_open: Counter[PeerId] = Counter()
-        self._served: dict[PeerId, set[TlsConnection]] = {}
+        self._served: dict[PeerId, set[Carrier]] = {}
         self._is_direct: dict[PeerId, bool] = {}
         """What was last said of each."""
         self._tasks: set[asyncio.Task[None]] = set()
@@ -169,7 +170,7 @@ class DirectPath:
             self._fail(peer, "out", "its application did not answer")
         return stream
 
-    async def _connect(self, peer: PeerId) -> TlsConnection | None:
+    async def _connect(self, peer: PeerId) -> Carrier | None:
         for _ in range(2):
             way = self._outcomes.way(peer, _now_s(), can_be_dialled=bool(self._dialled_port()))
             if way is None:
@@ -206,7 +207,7 @@ class DirectPath:
         while len(self._is_direct) > MAX_PEERS:
             self._is_direct.pop(next(iter(self._is_direct)))
 
-    async def _greeted(self, peer: PeerId, connection: TlsConnection, protocol: str) -> DirectStream | None:
+    async def _greeted(self, peer: PeerId, connection: Carrier, protocol: str) -> DirectStream | None:
         """A stream on this connection; None, and the connection closed, if it does not answer."""
         is_greeted = False
 
@@ -230,7 +231,7 @@ class DirectPath:
         is_greeted = True
         return stream
 
-    def _stream(self, peer: PeerId, connection: TlsConnection, on_end: Callable[[bool], None]) -> DirectStream:
+    def _stream(self, peer: PeerId, connection: Carrier, on_end: Callable[[bool], None]) -> DirectStream:
         transport, limit_s = self._links.transport, self._options.progress_timeout_s
         return DirectStream(peer, connection, transport.traffic, limit_s, on_end, transport.caps)
 
@@ -239,7 +240,7 @@ class DirectPath:
         if not self._num_open[peer]:
             del self._num_open[peer]
 
-    async def _recycle(self, peer: PeerId, connection: TlsConnection, stream: DirectStream) -> None:
+    async def _recycle(self, peer: PeerId, connection: Carrier, stream: DirectStream) -> None:
         if await _settled(connection, stream):
             self._pool.put(peer, connection)
 
@@ -248,15 +249,15 @@ class DirectPath:
     def _refusal(self, peer: PeerId) -> str:
         if not self._links.admits(peer):
             return "this run does not list you"
-        num_served = sum(map(len, self._served.values()))
-        if len(self._served.get(peer, ())) >= MAX_SERVED_PER_PEER or num_served >= MAX_SERVED:
-            return "too many connections"
-        return ""
+        of_peer = self._served.get(peer, ())
+        num_served = sum(each.num_sockets for served in self._served.values() for each in served)
+        is_full = sum(each.num_sockets for each in of_peer) >= MAX_SERVED_PER_PEER or num_served >= MAX_SERVED
+        return "too many connections" if is_full else ""
 
-    def _take_over(self, connection: TlsConnection, peer: PeerId) -> None:
+    def _take_over(self, connection: Carrier, peer: PeerId) -> None:
         self._spawn(self._serve(connection, peer))
 
-    async def _serve(self, connection: TlsConnection, peer: PeerId) -> None:
+    async def _serve(self, connection: Carrier, peer: PeerId) -> None:
         """Streams that the peer opens, one after the other, until it leaves the connection or is idle for long."""
         self._served.setdefault(peer, set()).add(connection)
         try:
@@ -268,7 +269,7 @@ class DirectPath:
             if not self._served[peer]:
                 del self._served[peer]
 
-    async def _serve_one(self, connection: TlsConnection, peer: PeerId) -> bool:
+    async def _serve_one(self, connection: Carrier, peer: PeerId) -> bool:
         """Whether the connection can carry another stream."""
         try:
             async with asyncio.timeout(IDLE_S + SETTLE_TIMEOUT_S):  # the opener is to give it up first
@@ -286,7 +287,7 @@ class DirectPath:
         task.add_done_callback(self._tasks.discard)
 
 
-async def _settled(connection: TlsConnection, stream: DirectStream) -> bool:
+async def _settled(connection: Carrier, stream: DirectStream) -> bool:
     """Whether both sides have ended the stream cleanly; otherwise the connection is closed."""
     try:
         async with asyncio.timeout(SETTLE_TIMEOUT_S):

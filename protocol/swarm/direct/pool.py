@@ -8,7 +8,7 @@ from collections import defaultdict
 from dataclasses import dataclass
 
 from ...identity import PeerId
-from .connection import TlsConnection
+from .bundle import Carrier
 
 IDLE_S = 300.0
 """Kept so long without a stream. Rounds that take longer pay for another handshake, which is little beside them."""
@@ -16,7 +16,7 @@ IDLE_S = 300.0
 
 @dataclass
 class _Idle:
-    connection: TlsConnection
+    connection: Carrier
     watch: asyncio.Task[None]
 
 
@@ -27,7 +27,7 @@ class Pool:
         self._idle_s = idle_s
         self._idle: defaultdict[PeerId, list[_Idle]] = defaultdict(list)
 
-    def take(self, peer: PeerId) -> TlsConnection | None:
+    def take(self, peer: PeerId) -> Carrier | None:
         """The connection that was used last, which is most likely alive; None if there is none."""
         idle = self._idle.get(peer)
         if not idle:
@@ -38,11 +38,11 @@ class Pool:
             del self._idle[peer]
         return found.connection
 
-    def put(self, peer: PeerId, connection: TlsConnection) -> None:
+    def put(self, peer: PeerId, connection: Carrier) -> None:
         """Keep a connection on which no stream is open."""
         self._idle[peer].append(_Idle(connection, asyncio.create_task(self._watch(peer, connection))))
 
-    async def _watch(self, peer: PeerId, connection: TlsConnection) -> None:
+    async def _watch(self, peer: PeerId, connection: Carrier) -> None:
         """Drop it when the peer ends it, says something that nobody asked for, or nobody wants it for long."""
         with contextlib.suppress(TimeoutError, OSError):
             async with asyncio.timeout(self._idle_s):

@@ -15,7 +15,8 @@ from ...bandwidth import NO_CAPS, Caps
 from ...identity import PeerId
 from ...payload import SLOWEST_BYTES_PER_S
 from ..streams import HEADER_BYTES, FramedStream
-from .connection import RECORD_BYTES, TlsConnection
+from .bundle import Carrier
+from .connection import RECORD_BYTES
 
 END = 0xFFFFFFFF
 MAX_DISCARDED_BYTES = contract.MAX_FRAME_BYTES
@@ -31,7 +32,7 @@ class DirectStream(FramedStream):
     def __init__(
         self,
         remote: PeerId,
-        connection: TlsConnection,
+        connection: Carrier,
         traffic: contract.Traffic,
         progress_timeout_s: float,
         on_end: Callable[[bool], None],

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import socket
 from collections.abc import AsyncIterator
 
 import pytest
 
 from atoll.protocol import transport as contract
+from atoll.protocol.swarm.direct import bundle
 from atoll.protocol.swarm.direct import path as direct_path
+from atoll.protocol.swarm.direct.handover import Handover
 
 from .direct_lab import Libp2p, Node, echo
 
@@ -58,6 +61,52 @@ async def test_frames_go_both_ways_and_are_counted_as_on_libp2p(nodes: list[Node
     await stream.close()
     assert a.traffic.sent_to[b.me] == b.traffic.received_from[a.me] > 5 << 20
     assert a.changes == [(b.me, "")]
+
+
+async def test_over_a_long_way_several_connections_carry_one_stream(
+    nodes: list[Node], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bundle, "LONG_ROUND_TRIP_S", 0.0)
+    monkeypatch.setattr(bundle, "BLOCK_BYTES", 100_000)
+    a, b = pair(nodes)
+    for _ in range(3):
+        stream = await opened(a, b)
+        for num_bytes in (0, 1, 99_995, 100_000, 100_001, 1 << 20, contract.MAX_FRAME_BYTES):
+            frame = bytes(range(251)) * (num_bytes // 251) + b"x" * (num_bytes % 251)
+            _, got = await asyncio.gather(stream.write(frame), stream.read(contract.MAX_FRAME_BYTES))
+            assert got == frame
+        await stream.close()
+        await until(lambda: a.path._pool._idle)
+    (served,) = b.path._served[a.me]
+    assert served.num_sockets == bundle.NUM_CONNECTIONS
+    assert len(b.offers) == 1
+    assert not b.path._listener._handovers._pending
+
+
+async def test_if_a_further_connection_fails_nothing_is_left_open(
+    nodes: list[Node], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(bundle, "LONG_ROUND_TRIP_S", 0.0)
+    monkeypatch.setattr("atoll.protocol.swarm.direct.listener.HANDSHAKE_TIMEOUT_S", 0.3)
+    a, b = pair(nodes, reachable=False)
+    part = Handover.part
+    strange = Handover(a.me, b"", bytes(16), bytes(32))
+    monkeypatch.setattr(Handover, "part", lambda self, index: part(strange if index == 1 else self, index))
+    num_open = len(os.listdir("/proc/self/fd"))
+    monkeypatch.setattr(b.path._listener._handovers, "issue_parts", _honest_parts(b.path._listener._handovers, part))
+    assert await a.path.open(b.me, "span") is None
+    await until(lambda: len(os.listdir("/proc/self/fd")) <= num_open)
+    assert not b.path._listener._parts
+
+
+def _honest_parts(handovers, part):
+    def issue(handover: Handover, num_parts: int, _now_s: float) -> list[Handover]:
+        parts = [part(handover, index) for index in range(num_parts)]
+        for each in parts:
+            handovers._add(each)
+        return parts
+
+    return issue
 
 
 async def test_a_second_stream_takes_the_same_connection(nodes: list[Node]) -> None:

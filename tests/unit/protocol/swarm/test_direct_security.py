@@ -16,9 +16,9 @@ from cryptography.hazmat.primitives.asymmetric.ed25519 import Ed25519PrivateKey
 from cryptography.hazmat.primitives.serialization import Encoding, NoEncryption, PrivateFormat
 
 from atoll.protocol.identity import Identity
-from atoll.protocol.swarm.direct import certificates, handover, handshake, negotiation
+from atoll.protocol.swarm.direct import bundle, certificates, handover, handshake, negotiation
+from atoll.protocol.swarm.direct.bundle import Carrier
 from atoll.protocol.swarm.direct.certificates import Credentials
-from atoll.protocol.swarm.direct.connection import TlsConnection
 from atoll.protocol.swarm.direct.handover import MAGIC, Answer, Handover, Handovers, Offer, Ticket
 from atoll.protocol.swarm.direct.handshake import HandshakeFailed, Party
 from atoll.protocol.swarm.direct.listener import Listener
@@ -37,7 +37,7 @@ class Host:
     """B's listener, and who got in."""
 
     def __init__(self) -> None:
-        self.handovers, self.arrived = Handovers(), list[tuple[TlsConnection, Handover]]()
+        self.handovers, self.arrived = Handovers(), list[tuple[Carrier, Handover]]()
         self.listener = Listener(party(B), self.handovers, lambda *found: self.arrived.append(found))
         self.listener.start(["127.0.0.1"], [0])
 
@@ -48,9 +48,8 @@ class Host:
         assert made is not None
         return Handover.of(B.peer_id, CREDENTIALS[B.peer_id].certificate, made.ticket(self.listener.port))
 
-    async def dial(self, ticket: Handover, who: Party) -> TlsConnection:
-        async with asyncio.timeout(5.0):
-            return await handshake.dial("127.0.0.1", self.listener.port, ticket, who)
+    async def dial(self, ticket: Handover, who: Party) -> Carrier:
+        return await handshake.dial_as_needed("127.0.0.1", self.listener.port, ticket, who, 5.0)
 
     async def refuses(self, ticket: Handover, who: Party) -> str:
         with pytest.raises(HandshakeFailed) as caught:
@@ -71,7 +70,8 @@ async def host() -> AsyncIterator[Host]:
 
 async def test_a_peer_with_its_own_certificate_and_ticket_is_let_in_once(host: Host) -> None:
     connection = await host.dial(host.ticket_for(A), party(A))
-    assert connection.version == "TLSv1.3"
+    assert connection.version == "TLSv1.3"  # type: ignore[attr-defined]
+    await asyncio.sleep(0.02)
     assert [found.peer for _, found in host.arrived] == [A.peer_id]
     connection.abort()
 
@@ -108,8 +108,26 @@ async def test_a_certificate_that_a_trusted_one_has_issued_is_refused(host: Host
 async def test_a_replayed_hand_over_is_refused(host: Host) -> None:
     ticket = host.ticket_for(A)
     (await host.dial(ticket, party(A))).abort()
+    await asyncio.sleep(0.02)
     host.arrived.pop()[0].abort()
     assert "reset" in await host.refuses(ticket, party(A))
+
+
+async def test_further_connections_need_tickets_of_their_own(host: Host, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They follow from the first one's secret, which never leaves the encrypted stream on which it was told."""
+    ticket = host.ticket_for(A)
+    monkeypatch.setattr(bundle, "LONG_ROUND_TRIP_S", 0.0)
+    monkeypatch.setattr(Handover, "part", lambda self, _index: dataclasses.replace(self, number=bytes(16)))
+    assert "reset" in await host.refuses(ticket, party(A))
+
+
+async def test_more_further_connections_than_anybody_needs_are_refused(host: Host) -> None:
+    connection = await handshake.dial("127.0.0.1", host.listener.port, host.ticket_for(A), party(A))
+    await connection.send(b"\xff")
+    with contextlib.suppress(OSError):
+        assert await connection.receive(1) == []
+    assert not host.arrived
+    connection.abort()
 
 
 async def test_a_hand_over_that_failed_cannot_be_tried_again(host: Host) -> None:
