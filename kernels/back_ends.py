@@ -12,6 +12,9 @@ from contextlib import contextmanager
 from functools import cache
 from typing import Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from .codec import Bytes, Float32Array, Float64Array
 
 
@@ -46,6 +49,15 @@ class BackEnd(Protocol):
 
     def kernels(self, name: str) -> Kernels:
         """The kernels of a format in `formats.FORMATS`."""
+        ...
+
+    def largest(self, values: Float32Array, kept: int, indices: NDArray[np.uint16]) -> int:
+        """Where the ``kept`` largest magnitudes of each `GROUP` of values are, in the group and ascending; of two equal
+        ones the first is chosen. The index of the first value that is not finite (then nothing is chosen), or −1."""
+        ...
+
+    def nonzero_rows(self, values: Float32Array, width: int, present: Bytes) -> None:
+        """Per row of so many values, the last of which may be shorter: 1 if any is not 0, else 0."""
         ...
 
     def nesterov_step(

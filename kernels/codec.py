@@ -26,10 +26,12 @@ Bytes = NDArray[np.uint8]
 Encoded = Bytes | bytes | bytearray | memoryview
 """Contiguous bytes, read without a copy."""
 
-FAMILIES = (("dense", re.compile("|".join(FORMATS))),)
+SPARSE = re.compile(rf"(topk|rows)([1-9]\d{{0,3}})(?:-({'|'.join(FORMATS)}))?")
+"""Names of sparse codecs: kind of choice, its number, and the codec of the chosen values unless it is the usual one."""
+FAMILIES = (("dense", re.compile("|".join(FORMATS))), ("sparse", SPARSE))
 """Module in this package whose ``create`` makes the codecs with such names; imported only when asked for."""
-CODECS = (*FORMATS,)
-"""Every codec; of those with a number in their name, the usual ones."""
+CODECS = (*FORMATS, "topk64", "topk64-int8", "rows256")
+"""Every dense codec, and some of the sparse ones."""
 
 
 class NonFiniteError(ValueError):
@@ -53,7 +55,19 @@ class Codec(Protocol):
     def name(self) -> str: ...
 
     def nbytes(self, num_elements: int) -> int:
-        """Encoded size in bytes of `num_elements` values."""
+        """Encoded size in bytes of `num_elements` values, whatever they are."""
+        ...
+
+    @property
+    def head_bytes(self) -> int:
+        """How many of the first bytes `used_bytes` needs; 0 if all bytes of every encoding are used."""
+        ...
+
+    def used_bytes(self, data: Encoded, num_elements: int) -> int:
+        """After how many bytes an encoding has zeros only, which need not travel; at most `nbytes`.
+
+        Looks at the first `head_bytes` of ``data`` only. `InvalidEncoding` if no encoder writes them.
+        """
         ...
 
     def encode(self, values: Float32Array, out: Bytes) -> None:
@@ -95,7 +109,15 @@ def codec(name: str) -> Codec:
     for module, names in FAMILIES:
         if names.fullmatch(name):
             return import_module(f".{module}", __package__).create(name)
-    raise ValueError(f"unknown codec {name!r}: known are {', '.join(sorted(CODECS))}")
+    raise ValueError(f"unknown codec {name!r}: known are {', '.join(sorted(CODECS))} and their like")
+
+
+def split_name(name: str) -> tuple[str, int, str | None]:
+    """The parts of a sparse codec's name."""
+    found = SPARSE.fullmatch(name)
+    if found is None:
+        raise ValueError(f"{name!r} is no sparse codec")
+    return found[1], int(found[2]), found[3]
 
 
 def back_end() -> str:

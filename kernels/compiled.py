@@ -13,6 +13,7 @@ from itertools import count
 from pathlib import Path
 
 import numpy as np
+from numpy.typing import NDArray
 
 from .back_ends import Kernels
 from .codec import Bytes, Float32Array, Float64Array
@@ -29,6 +30,8 @@ SIGNATURES = {
     "atoll_accumulate": (None, [Int, Int, Pointer, Pointer, Long, Long, Pointer, Int]),
     "atoll_check": (Long, [Int, Int, Pointer, Long]),
     "atoll_dots": (None, [Int, Int, Pointer, Pointer, Long, Pointer]),
+    "atoll_largest": (Long, [Int, Pointer, Long, Long, Pointer]),
+    "atoll_nonzero_rows": (None, [Int, Pointer, Long, Long, Pointer]),
     "atoll_nesterov_step": (None, [Int, Pointer, Pointer, Pointer, Long, Float, Float]),
     "atoll_fill_normal": (None, [Int, Pointer, Long, ctypes.c_uint64, ctypes.c_uint64, Float]),
 }
@@ -112,6 +115,12 @@ class Compiled:
 
     def kernels(self, name: str) -> Kernels:
         return self._kernels[name]
+
+    def largest(self, values: Float32Array, kept: int, indices: NDArray[np.uint16]) -> int:
+        return self._library.atoll_largest(self._variant, values.ctypes.data, values.size, kept, indices.ctypes.data)
+
+    def nonzero_rows(self, values: Float32Array, width: int, present: Bytes) -> None:
+        self._library.atoll_nonzero_rows(self._variant, values.ctypes.data, values.size, width, present.ctypes.data)
 
     def nesterov_step(
         self, anchor: Float32Array, momentum: Float32Array, mean: Float32Array, lr: float, beta: float

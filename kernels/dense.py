@@ -35,6 +35,13 @@ class DenseCodec:
     def nbytes(self, num_elements: int) -> int:
         return self.layout.nbytes(num_elements)
 
+    @property
+    def head_bytes(self) -> int:
+        return 0
+
+    def used_bytes(self, data: Encoded, num_elements: int) -> int:
+        return self.nbytes(num_elements)
+
     def encode(self, values: Float32Array, out: Bytes) -> None:
         flat = flat_input(values)
         first_bad = self.kernels.encode(flat, require_writable_bytes(out, self.nbytes(flat.size)))
@@ -46,7 +53,10 @@ class DenseCodec:
             return self.encode(values.numpy(), out)
         from .device import encode_dense
 
-        out[:] = encode_dense(self.layout, values).cpu().numpy()
+        data, first_bad = encode_dense(self.layout, values)
+        if first_bad >= 0:
+            raise refused(values.reshape(-1).cpu().numpy(), first_bad)
+        out[:] = data.cpu().numpy()
         return None
 
     def decode(self, data: Encoded, out: Float32Array) -> None:

@@ -20,6 +20,8 @@ from dataclasses import dataclass
 
 MIN_SCALE_BITS = 0x0080
 """bfloat16 2⁻¹²⁶, the smallest normal number: a smaller scale has no finite reciprocal and too few digits."""
+GROUP = 4096
+"""Values among which a sparse codec chooses the largest."""
 LANES = 4096
 """Running sums of the value formats' inner products; part of the protocol, since it decides how they round."""
 

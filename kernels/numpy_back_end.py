@@ -10,7 +10,7 @@ from numpy.typing import NDArray
 from .back_ends import Kernels
 from .codec import Bytes, Float32Array, Float64Array
 from .formats import FORMATS
-from .vector import kernels_of
+from .vector import kernels_of, selection
 from .vector.arrays import NUMPY
 
 CACHE_ELEMENTS = 1 << 17
@@ -51,6 +51,14 @@ class Numpy:
 
     def kernels(self, name: str) -> Kernels:
         return self._kernels[name]
+
+    def largest(self, values: Float32Array, kept: int, indices: NDArray[np.uint16]) -> int:
+        return selection.largest(NUMPY, values, kept, indices)
+
+    def nonzero_rows(self, values: Float32Array, width: int, present: Bytes) -> None:
+        num_whole = values.size // width
+        np.any(values[: num_whole * width].reshape(-1, width) != 0, axis=1, out=present[:num_whole].view(np.bool_))
+        present[num_whole:] = np.any(values[num_whole * width :] != 0)
 
     def nesterov_step(
         self, anchor: Float32Array, momentum: Float32Array, mean: Float32Array, lr: float, beta: float

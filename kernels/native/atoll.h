@@ -15,6 +15,7 @@
 #define ATOLL_MIN_SCALE_BITS 0x0080u  /* bfloat16 2^-126 */
 #define ATOLL_INFINITY_BITS 0x7F800000
 #define ATOLL_LANES 4096
+#define ATOLL_GROUP 4096              /* values among which the largest are chosen */
 #define ATOLL_ROUNDER 12582912.0f     /* 1.5 * 2^23: x + this rounds |x| < 2^22 to nearest even, in the low bits */
 
 #ifdef __FAST_MATH__
@@ -38,6 +39,8 @@ typedef struct {
 typedef struct {
     const char *name;
     const atoll_codec *const *codecs; /* ends with NULL */
+    int64_t (*largest)(const float *values, int64_t n, int64_t kept, uint16_t *indices);
+    void (*nonzero_rows)(const float *values, int64_t n, int64_t width, uint8_t *present);
     void (*nesterov)(float *anchor, float *momentum, const float *mean, int64_t n, float lr, float beta);
     void (*fill_normal)(float *out, int64_t n, uint64_t key, uint64_t start, float factor);
 } atoll_variant;

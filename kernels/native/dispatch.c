@@ -104,6 +104,14 @@ EXPORT void atoll_dots(int variant, int codec, const uint8_t *data, const uint8_
     leave_default_mode(mode);
 }
 
+EXPORT int64_t atoll_largest(int variant, const float *values, int64_t n, int64_t kept, uint16_t *indices) {
+    return variants[variant]->largest(values, n, kept, indices);
+}
+
+EXPORT void atoll_nonzero_rows(int variant, const float *values, int64_t n, int64_t width, uint8_t *present) {
+    variants[variant]->nonzero_rows(values, n, width, present);
+}
+
 EXPORT void atoll_nesterov_step(int variant, float *anchor, float *momentum, const float *mean, int64_t n, float lr,
                                 float beta) {
     fp_mode mode = enter_default_mode();

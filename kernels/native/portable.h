@@ -20,6 +20,7 @@ ATOLL_TARGET static inline int32_t largest_bits(const float *values, int64_t n) 
 #include "int4.h"
 #include "e3m0.h"
 #include "stat2.h"
+#include "selection.h"
 
 static const atoll_codec *const codecs[] = {&float32_codec, &float16_codec, &bfloat16_codec, &int8_codec, &int4_codec, &e3m0_codec, &stat2_codec, NULL};
 
@@ -44,4 +45,4 @@ ATOLL_TARGET static void fill_normal(float *out, int64_t n, uint64_t key, uint64
     }
 }
 
-const atoll_variant ATOLL_VARIANT = {ATOLL_NAME, codecs, nesterov, fill_normal};
+const atoll_variant ATOLL_VARIANT = {ATOLL_NAME, codecs, largest, nonzero_rows, nesterov, fill_normal};

@@ -6,11 +6,12 @@ Slow on purpose. Every other back end must give these bits.
 from __future__ import annotations
 
 import numpy as np
+from numpy.typing import NDArray
 
 from ..back_ends import Kernels
-from ..codec import Float32Array
+from ..codec import Bytes, Float32Array
 from ..formats import FORMATS, BlockFormat
-from . import stat2
+from . import selection, stat2
 from .absmax import ABSMAX
 from .arithmetic import F, normal_integer
 from .blocks import BlockKernels, Quantise
@@ -30,6 +31,12 @@ class Reference:
         if isinstance(layout, BlockFormat):
             return BlockKernels(layout, QUANTISERS[name])
         return ValueKernels(layout)
+
+    def largest(self, values: Float32Array, kept: int, indices: NDArray[np.uint16]) -> int:
+        return selection.largest(values, kept, indices)
+
+    def nonzero_rows(self, values: Float32Array, width: int, present: Bytes) -> None:
+        selection.nonzero_rows(values, width, present)
 
     def nesterov_step(
         self, anchor: Float32Array, momentum: Float32Array, mean: Float32Array, lr: float, beta: float

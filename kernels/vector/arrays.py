@@ -64,6 +64,14 @@ class Arrays(Protocol):
         """Running sums of integers along the last axis."""
         ...
 
+    def kth_largest(self, rows: Array, k: int) -> Array:
+        """Of each row of a matrix."""
+        ...
+
+    def columns(self, mask: Array) -> Array:
+        """Of the True in a matrix, row by row, as int16."""
+        ...
+
     def where(self, condition: Array, then: Array | float, otherwise: Array | float) -> Array: ...
 
     def stack(self, parts: Sequence[Array]) -> Array:
@@ -145,6 +153,13 @@ class NumpyArrays:
     def cumulated(self, values: Array) -> Array:
         return values.cumsum(-1, dtype=np.int32)
 
+    def kth_largest(self, rows: Array, k: int) -> Array:
+        place = rows.shape[1] - k
+        return np.partition(rows, place, axis=1)[:, place]
+
+    def columns(self, mask: Array) -> Array:
+        return mask.nonzero()[1].astype(np.int16)
+
     def where(self, condition: Array, then: Array | float, otherwise: Array | float) -> Array:
         return np.where(condition, then, otherwise)
 
@@ -220,6 +235,12 @@ class TorchArrays:
 
     def cumulated(self, values: Array) -> Array:
         return values.cumsum(-1, dtype=_torch().int32)
+
+    def kth_largest(self, rows: Array, k: int) -> Array:
+        return rows.topk(k, dim=1).values[:, -1]
+
+    def columns(self, mask: Array) -> Array:
+        return mask.nonzero()[:, 1].to(_torch().int16)
 
     def where(self, condition: Array, then: Array | float, otherwise: Array | float) -> Array:
         return _torch().where(condition, then, otherwise)

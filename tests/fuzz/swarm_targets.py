@@ -350,7 +350,8 @@ def _targets_of(name: str) -> tuple[Target, Target]:
         use((data * (size // max(1, len(data)) + 1))[:size] if data else bytes(size))
 
     examples = [ex.encoded(name, num_elements)]
-    covers = (f"{type(which).__module__.replace('atoll.', '').replace('.', '/')}.py:{type(which).__name__}.check",)
+    here = f"{type(which).__module__.removeprefix('atoll.').replace('.', '/')}.py:{type(which).__name__}"
+    covers = tuple(f"{here}.{each}" for each in ("check", "_read", "used_bytes") if hasattr(which, each))
     refusals = (InvalidEncoding,)
     return (
         Target(f"a chunk in {name}", use, examples, covers, refusals, max_bytes=2 * size),

@@ -60,18 +60,31 @@ def signatures(name):
         yield module._accumulate, decoder[0], decoder[1] | {"FRESH": fresh}
 
 
-@pytest.mark.parametrize("name", FORMATS)
-def test_the_compiled_kernels_neither_fuse_nor_flush(name, tmp_path, monkeypatch):
-    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
-    triton = pytest.importorskip("triton")
+def compiled(kernel, arguments, constants):
+    """A kernel's assembly for a recent GPU; none needs to be here."""
+    import triton
     from triton.backends.compiler import GPUTarget
     from triton.compiler import ASTSource
 
+    signature = arguments | dict.fromkeys(constants, "constexpr")
+    signature = {each: signature[each] for each in kernel.arg_names}
+    source = ASTSource(kernel, signature, constexprs=constants)
+    return triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"enable_fp_fusion": False}).asm["ptx"]
+
+
+def test_the_choice_of_the_largest_compiles(tmp_path, monkeypatch):
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
+    from atoll.kernels.gpu.selection import _largest
+
+    arguments = {"values": "*fp32", "indices": "*i16", "first_bad": "*i64", "num_elements": "i32", "kept": "i32"}
+    assert "st.global" in compiled(_largest, arguments, {"GROUP": 4096})
+
+
+@pytest.mark.parametrize("name", FORMATS)
+def test_the_compiled_kernels_neither_fuse_nor_flush(name, tmp_path, monkeypatch):
+    monkeypatch.setenv("TRITON_CACHE_DIR", str(tmp_path))
     for kernel, arguments, constants in signatures(name):
-        signature = arguments | dict.fromkeys(constants, "constexpr")
-        signature = {each: signature[each] for each in kernel.arg_names}
-        source = ASTSource(kernel, signature, constexprs=constants)
-        ptx = triton.compile(source, target=GPUTarget("cuda", 90, 32), options={"enable_fp_fusion": False}).asm["ptx"]
+        ptx = compiled(kernel, arguments, constants)
         assert "st.global" in ptx
         assert "fma" not in ptx
         assert ".ftz" not in ptx

@@ -16,10 +16,12 @@ import numpy as np
 import torch
 
 from atoll.kernels import gpu
+from atoll.kernels.back_ends import active
 from atoll.kernels.codec import NonFiniteError, codec
 from atoll.kernels.device import encode_with_torch
 from atoll.kernels.formats import FORMATS
-from atoll.kernels.vector import kernels_of
+from atoll.kernels.gpu import selection as gpu_selection
+from atoll.kernels.vector import kernels_of, selection
 from atoll.kernels.vector.arrays import TORCH
 
 GENERATOR = Path(__file__).parents[2] / "vectors" / "generate.py"
@@ -78,6 +80,29 @@ def differing(device, names):
                     yield name, what, way.__name__
 
 
+def choices_differ(device, values):
+    """Whether the largest magnitudes are chosen differently from the host."""
+    for kept in (1, 64, 4096):
+        num = codec(f"topk{kept}").choice.most_values(values.size)
+        expected, there = np.empty(num, np.uint16), torch.from_numpy(values).to(device)
+        active().largest(values, kept, expected)
+        by_gpu, by_torch = (torch.empty(num, dtype=torch.int16, device=device) for _ in range(2))
+        if values.size:
+            gpu_selection.largest(there, kept, by_gpu, torch.full((1,), values.size, dtype=torch.int64, device=device))
+        selection.largest(TORCH, there, kept, by_torch)
+        if not all(np.array_equal(each.cpu().numpy(), expected.astype(np.int16)) for each in (by_gpu, by_torch)):
+            yield kept
+
+
+def sparse_tensors_differ(device, name, values):
+    """Whether the way of tensors on a device gives other bytes than the host's."""
+    which = codec(name)
+    data, expected = np.full(which.nbytes(values.size), 9, np.uint8), np.empty(which.nbytes(values.size), np.uint8)
+    which.encode(values, expected)
+    which.encode_on_device(torch.from_numpy(values).to(device), data)
+    return data.tobytes() != expected.tobytes()
+
+
 def names_the_first_non_finite(device, name):
     values = torch.ones(9000, device=device)
     values[700], values[8000] = float("nan"), float("inf")
@@ -88,6 +113,10 @@ if __name__ == "__main__":
     chosen = sys.argv[2:] or list(FORMATS)
     with np.errstate(all="ignore"):
         all_differing = list(differing(sys.argv[1], chosen))
+        for what, values in (inputs() | {"ties": np.ones(9000, np.float32)}).items():
+            all_differing += [("largest", kept, what) for kept in choices_differ(sys.argv[1], values)]
+            for name in ("topk64", "rows256", "rows16-int4"):
+                all_differing += [(name, what)] * sparse_tensors_differ(sys.argv[1], name, values)
         named = all(names_the_first_non_finite(sys.argv[1], name) for name in chosen)
     print("differing:", all_differing, "non-finite value named:", named)
     sys.exit(bool(all_differing) or not named)
