@@ -14,7 +14,8 @@ from typing import NamedTuple
 
 import numpy as np
 
-from .codec import Float32Array, fits_float32, is_plain, require_float32, require_output
+from .arguments import fits_float32, is_plain, require_float32, require_output
+from .codec import Float32Array
 
 _BLOCK_ELEMENTS = 1 << 15
 """Values worked on at a time, so that the temporary stays in the second-level cache."""

@@ -28,6 +28,7 @@ from .known_peers import KnownPeers
 from .replica import FloatVector, Replica, archive_of, checkpoint_store
 from .run_spec import RunSpec, training_config
 from .settings import NodeSettings
+from .spot_recomputer import SpotRecomputer
 from .telemetry import Telemetry
 
 
@@ -92,6 +93,10 @@ class LocalParts:
         known_peers = KnownPeers(settings.folder / "peers.json")
         return cls(settings, spec, identity, telemetry, grid, buffers, amendments, book, known_peers, replica)
 
+    def recomputer(self) -> SpotRecomputer:
+        """Does others' inner steps again, for spot checks."""
+        return SpotRecomputer(self.trainer_spec(), self.settings.folder, self.buffers)
+
     def trainer_spec(self) -> TrainerSpec:
         """What the trainer's process is started with."""
         exchange = self.spec.genesis.exchange
@@ -101,6 +106,7 @@ class LocalParts:
             codec=exchange.codec,
             num_threads=self.settings.num_threads or os.cpu_count() or 1,
             device=self.settings.device,
+            shows_inner_state=self.spec.genesis.trust.spot_checks > 0,
             nan_round=nan_round(),
         )
 

@@ -183,6 +183,7 @@ class Node:
             observer=self._on_round_event,
             sync=self._from_peers.load,
             prove=self._from_peers.prove,
+            recomputer=local.recomputer() if local.rules.trust.spot_checks else None,
         )
 
     def _make_from_peers(self) -> StateFromPeers:

@@ -25,6 +25,7 @@ _POINTS: dict[str, str] = {
     "exchange.reducing": "round {round}: averaging an own span",
     "audit.done": "round {round}: {num_chunks} of {num_drawn} drawn chunks audited, {lasted_s:.2f} s",
     "swap.begun": "round {round}: swapping with {peer}",
+    "spot.passed": "the steps of {peer} in round {checked_round} were recomputed: they give what it has sent",
     "quorum.found": "a quorum answers again",
     "group.joined": "joining the group of {peer}",
     "group.seated": "round {round}: a seat in the group of {peer}",
@@ -42,6 +43,11 @@ _WARNINGS: dict[str, str] = {
     "audit.lie": "round {round}: chunk {chunk} of {peer} is not the mean of what it was sent; everybody gets the proof",
     "audit.refused": "round {round}: {peer} does not show what it has averaged ({why}); others average its part again",
     "audit.incomplete": "round {round}: {peer} could not be audited ({why}); this node votes all the same",
+    "spot.suspected": "{peer} has not trained what it says ({rule} {value:.3g}, limit {limit:.3g}), says {by}; others "
+    "check it too",
+    "spot.hidden": "{peer} does not show what its steps began with ({why}); {count} times in a row",
+    "spot.unconfirmed": "{value} suspicions by {peer} were not confirmed here, the last one {why}",
+    "spot.failed": "round {round}: the steps of {peer} could not be checked: {why}",
     "peer.proven": "misconduct of {peer} is proven ({kind}); it is left out from now on",
     "evidence.unwritable": "a proof of misconduct cannot be kept: {why}",
     "peer.rejected": "a message of {peer} was rejected ({rule}): {detail}",
@@ -97,8 +103,9 @@ def text_of(event: RoundEvent, names: Mapping[PeerId, str]) -> RoundText | None:
     fields = {**event.fields, "round": event.round, "head": event.round - 1}
     if isinstance(amendment := fields.get("amendment"), Amendment):
         fields["what"] = in_words(amendment.change)
-    if isinstance(peer := fields.get("peer"), str):
-        fields["peer"] = names.get(PeerId(peer), short_id(peer))
+    for field in ("peer", "by"):
+        if isinstance(peer := fields.get(field), str):
+            fields[field] = names.get(PeerId(peer), short_id(peer))
     cause = template.format(**fields | {"round": 0}) if event.point in _LASTING else None
     return RoundText(template.format(**fields), event.point in _WARNINGS, cause)
 

@@ -133,7 +133,8 @@ class GroupInfo(Value):
     """Most peers that it may have."""
 
 
-Reach: TypeAlias = Literal["direct", "relayed"]
+Reach: TypeAlias = Literal["direct", "libp2p", "relayed"]
+"""Encrypted TCP beside libp2p; libp2p without a relay; only through a relay, so that no bulk data go there."""
 
 
 class PeerInfo(Value):
@@ -159,7 +160,7 @@ class PeerInfo(Value):
     """Of the last mean."""
     tokens_per_s: Real | None = None
     reach: Reach | None = None
-    """How this node reaches it at present; None: it is not connected."""
+    """How bulk data go there at present; None: it is not connected."""
     round_trip_ms: Real | None = None
     clock_offset_ms: Real | None = None
     """Its clock minus this node's."""
@@ -243,9 +244,13 @@ class NetworkInfo(Value):
     received_bytes: Count | None = None
     num_connected: Count | None = None
     num_direct: Count | None = None
-    """Connected peers with a direct connection; bulk data take only these."""
+    """Connected peers to which bulk data go over encrypted TCP beside libp2p."""
+    num_libp2p: Count | None = None
+    """Connected peers to which they go over libp2p."""
     num_relay_only: Count | None = None
-    """Connected peers for which no direct connection came about."""
+    """Connected peers for which no connection without a relay came about: no bulk data go there."""
+    direct_port: Count | None = None
+    """TCP port on which peers may connect beside libp2p; None: they may not."""
     is_reachable: bool | None = None
     """Whether others can dial this node; None: nobody has measured it."""
     reachability: str = ""

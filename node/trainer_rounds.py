@@ -250,6 +250,7 @@ class TrainerRounds:
             tokens=ready.num_tokens,
             num_inner_steps=ready.num_steps,
             tokens_per_s=_sayable(ready.tokens_per_s),
+            inner_state=ready.inner_state,
         )
         outcome = await self._contribute(contribution)
         while isinstance(outcome, RoundAborted) and self._is_wanted(ready) and not self._may_train_on():

@@ -7,8 +7,23 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from .record import Plan, Record, SpanResult
+from .suspicions import Suspicion
 from .tickets import Ticket
-from .values import Ballot, Count, Digest, Frozen, Loss, Name, NodePhase, Peer, Round, Signature, Speed, SquaredNorm
+from .values import (
+    Ballot,
+    Count,
+    Digest,
+    DigestOrNone,
+    Frozen,
+    Loss,
+    Name,
+    NodePhase,
+    Peer,
+    Round,
+    Signature,
+    Speed,
+    SquaredNorm,
+)
 
 
 class Message(Frozen):
@@ -109,6 +124,7 @@ class Ready(InRound):
     life: Count = 0
     tokens_per_s: Speed = 0.0
     squared_norm: SquaredNorm = 0.0
+    inner_state: DigestOrNone = ""
 
 
 class PlanMessage(Message):
@@ -309,6 +325,13 @@ class GroupWithdrawn(InRound):
     why: Annotated[str, Field(max_length=200)]
 
 
+class Suspected(Message):
+    """A spot check of the sender's has found that a member's contribution is not what its steps give."""
+
+    kind: Literal["suspected"] = "suspected"
+    suspicion: Suspicion
+
+
 def round_of(body: Message) -> int:
     """The round that a message belongs to; for a heartbeat the last one that its sender has applied."""
     match body:
@@ -356,6 +379,7 @@ AnyMessage = Annotated[
     | GroupResult
     | GroupResultRequest
     | GroupResultCopy
-    | GroupWithdrawn,
+    | GroupWithdrawn
+    | Suspected,
     Field(discriminator="kind"),
 ]

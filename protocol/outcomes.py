@@ -20,6 +20,7 @@ class RoundEvent:
     ``state.unproven``, ``state.unwritable``, ``state.rejected``, ``votes.unwritable``, ``votes.abstaining``,
     ``audit.done``, ``audit.lie``, ``audit.refused``, ``audit.incomplete``, ``peer.proven``, ``evidence.unwritable``,
     ``node.woke``, ``quorum.missing``, ``quorum.lost``, ``quorum.found``, ``amendment.learned``, ``amendment.refused``,
+    ``spot.passed``, ``spot.suspected``, ``spot.hidden``, ``spot.unconfirmed``, ``spot.failed``,
     ``amendment.unwritable``, ``invite.refused``, ``rules.in_force``, ``rules.outdated``, ``lineage.begun``;
     of two-tier rounds ``group.joined``, ``group.seated``, ``group.left``, ``group.reduced``, ``group.failed``,
     ``group.unwritable``, ``group.unknown``;

@@ -24,6 +24,7 @@ STATE_STREAMS_PER_PEER = 4
 AUDIT_STREAMS_PER_PEER = 8
 SWAP_STREAMS_PER_PEER = 2
 """One that is on its way and one that crosses it."""
+INNER_STATE_STREAMS_PER_PEER = 1
 EVIDENCE_STREAMS_PER_PEER = 2
 PROBE_STREAMS_PER_PEER = 1
 EVIDENCE_HELD = 4
@@ -31,6 +32,9 @@ EVIDENCE_HELD = 4
 as one chunk of every member."""
 DHT_CALLS_PER_PEER = 64
 """Concurrent calls of the directory; further ones are refused. Of all streams: `SwarmSettings.max_streams_per_peer`."""
+
+RECENT_BYTES = 1 << 26
+"""Samples of recent rounds' contributions that an owner keeps to know copies by (`recent.py`)."""
 
 # --- bytes per second -------------------------------------------------------------------------------------------------
 

@@ -124,6 +124,8 @@ class Reduction:
             task.cancel()
         self._vouches.clear()
         self._oversight.forget(plan_id)
+        self._host.recent.decide(record.plan)
+        self._oversight.decided(record)
         self._store.prune(record)
         self._signer.prune(record.plan.round)
 

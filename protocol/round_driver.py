@@ -31,11 +31,12 @@ from .identity import PeerId
 from .incoming import Incoming
 from .lag import FAR_BEHIND_ROUNDS
 from .memories import Memories
-from .messages import Commit, Group, Provisional
+from .messages import Commit, Group, Provisional, Suspected
 from .outcomes import Outcome
 from .oversight import Oversight
 from .peers import PeerInfo
 from .pending import Pending
+from .recent import Recent
 from .reduction import Reduction
 from .result_signer import ResultSigner
 from .result_transfer import rotated
@@ -43,6 +44,7 @@ from .results import ResultStore
 from .round_loop import RoundLoop, Work
 from .round_machine import Phase, Tick, Woke
 from .spec import Genesis, TimingConfig
+from .spot_checks import SpotChecks
 from .topology import Topology
 from .transport import Transport
 from .votes import VoteStore
@@ -69,6 +71,7 @@ class RoundDriver:
         self._results = ResultStore(setup.folder / "results", setup.grid, FAR_BEHIND_ROUNDS)
         self._executor = ThreadPoolExecutor(max_workers=2, thread_name_prefix="exchange")
         host = self._make_host()
+        self._spot_checks = self._make_spot_checks(host)
         self._oversight = self._make_oversight(host)
         self._reduction = self._make_reduction(host)
         self._pending = Pending()
@@ -88,7 +91,9 @@ class RoundDriver:
             on_rules=self._obey,
         )
         self._memories = Memories(setup, contact, self._queue.put)
-        self._incoming = Incoming(setup, contact, self._loop, self._memories, commits, self._topology)
+        self._incoming = Incoming(
+            setup, contact, self._loop, self._memories, commits, self._topology, self._spot_checks
+        )
         self._tasks: set[asyncio.Task[None]] = set()
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Gets the exception that ended the driver, if one does; the node should wait for it."""
@@ -102,13 +107,29 @@ class RoundDriver:
             executor=self._executor,
             settings=setup.exchange or _exchange_settings(setup.rules.timing),
             is_alive=self._contact.may_live,
+            recent=Recent(setup.grid),
+        )
+
+    def _make_spot_checks(self, host: ExchangeHost) -> SpotChecks:
+        setup = self._setup
+        return SpotChecks(
+            host,
+            setup.rules,
+            identity=setup.identity,
+            replica=setup.replica,
+            folder=setup.folder / "spot-checks",
+            lease_samples=setup.facts.lease_samples,
+            recomputer=setup.recomputer,
+            observe=self._points.observe,
+            post=lambda peers, suspicion: self._mail.post(peers, Suspected(suspicion=suspicion)),
         )
 
     def _make_oversight(self, host: ExchangeHost) -> Oversight:
         return Oversight(
             host,
-            self._setup.rules,
+            self._setup.book.rules,
             store=EvidenceStore(self._setup.folder / "evidence", self._setup.grid),
+            spot_checks=self._spot_checks,
             shut_out=self._transport.shut_out,
             feed=self._queue.put,
             observe=self._points.observe,
@@ -259,6 +280,7 @@ class RoundDriver:
         if self.failed.done():
             self.failed.result()
         offer = self._pending.open(gathered)
+        self._spot_checks.show(gathered)
         self._queue.put(offer)
         outcome = await offer.outcome
         await self._topology.settled(outcome)
@@ -271,9 +293,9 @@ class RoundDriver:
 
         Raises `VoteFileDamaged` if what was said in this round cannot be read back.
         """
-        self._votes.open(self.round, self.roster, self._mail.me)
+        self._votes.open(self.round, self.roster, self._mail.me, self._mail.life)
         if self._votes.is_unsure:
-            self._memories.begin()
+            self._memories.begin(self._votes.opened_life)
         await self._loop.begin()
         self._transport.on_message(self._incoming.take)
         for work in (self._loop.run(), self._tick(), self._heartbeats.beat(), self._heartbeats.discover()):
@@ -293,6 +315,7 @@ class RoundDriver:
         await self._loop.close()
         await self._reduction.close()
         await self._points.close()
+        await self._spot_checks.close()
         await self._oversight.close()
         await self._mail.close()
         self._executor.shutdown(wait=True, cancel_futures=True)

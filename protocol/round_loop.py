@@ -145,10 +145,13 @@ class RoundLoop:
                 await self._advance(event, at_s)
 
     async def _recollect(self, event: Recollected) -> None:
-        await asyncio.to_thread(self._votes.recollect, has_forgotten=event.has_forgotten)
-        if event.has_forgotten and self.round == 1:
+        if not self._votes.is_unsure:
+            return  # a commit has told meanwhile
+        num_members = len(self._replica.standing.roster)
+        await asyncio.to_thread(self._votes.recollect, num_members, has_forgotten=event.has_forgotten)
+        if event.has_forgotten:
             self._points.observe("votes.abstaining", {})
-        elif self._state is not None and self.round == 1:
+        elif self._state is not None and not self._book.rules.is_settled(self.round):
             self._state = replace(self._state, rules=replace(self._state.rules, abstain=False))
 
     async def _offer(self, offer: Offer, at_s: float) -> None:
@@ -263,10 +266,11 @@ class RoundLoop:
             return
         for peer in standing.roster:
             self._peers.add(peer)
-        abstain = await asyncio.to_thread(self._votes.forgot, number)
-        if abstain and not self._votes.is_unsure:
+        has_forgotten = await asyncio.to_thread(self._votes.forgot, number)
+        if has_forgotten and not self._votes.is_unsure:
             self._points.observe("votes.abstaining", {})
-        self._oversight.begin(self._genesis, standing)
+        abstain = has_forgotten or self._book.rules.is_settled(number)
+        self._oversight.begin(self._book.rules, standing)
         acceptor = machine.Acceptor() if abstain else await asyncio.to_thread(self._votes.load, number)
         self._points.begin_round()
         self._state = machine.begin(self._rules(number, abstain=abstain), acceptor, self._peers.views(), self._clock())

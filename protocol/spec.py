@@ -153,6 +153,15 @@ class TrustConfig(Frozen):
     """Most chunks of other owners' means that a member recomputes per round, chosen in private. 0: none."""
     audited_share: Annotated[float, Field(gt=0, le=1024)] = 0.25
     """What these may cost on average, as a share of the bytes of one encoded contribution."""
+    copy_cosine: Annotated[float, Field(ge=0, lt=1)] = 0.98
+    """A contribution that is so much like a recent one, beyond what all members have in common, is a copy
+    (`admission.copies`); where honest ones are alike, closer to 1 in proportion. 0: not looked for."""
+    spot_checks: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """Chance per member and round that it recomputes another member's inner steps (`spot_checks.py`). 0: none."""
+    min_cosine: Annotated[float, Field(ge=-1, le=1)] = 0.95
+    """Between a contribution and the recomputed one, of a member that took the steps, whatever its hardware."""
+    max_norm_ratio: Annotated[float, Field(ge=1, le=1e6)] = 1.15
+    """Of their norms, either way."""
 
 
 class GossipConfig(Frozen):
@@ -264,6 +273,15 @@ class Genesis(Frozen):
             raise ValueError(
                 'exchange.topology = "gossip" has no certificates: membership.witnesses, recovery.delegates and '
                 "archive.peers have no meaning in it; leave them out"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _can_be_recomputed(self) -> Self:
+        if self.trust.spot_checks and self.exchange.topology != "all":
+            raise ValueError(
+                f'trust.spot_checks with exchange.topology = "{self.exchange.topology}": a member sends more than its '
+                "own inner steps there, so nobody can recompute it; set trust.spot_checks = 0"
             )
         return self
 

@@ -65,6 +65,8 @@ def _figures(snapshot: dict[str, Any]) -> list[tuple[str, str]]:
         rows.append(("exchange", f"{sent} sent, {full} at 32 bits"))
     if reach := _reach_text(snapshot["network"]):
         rows.append(("reachable", reach))
+    if paths := _paths_text(snapshot["network"]):
+        rows.append(("bulk data", paths))
     if agreement.get("is_exempt"):
         rows.append(("state", _gossip_text(agreement)))
     elif agreement["state_hash"]:
@@ -90,6 +92,13 @@ def _reach_text(network: dict[str, Any]) -> str:
     answer = "yes" if network["is_reachable"] else f"no{through}"
     fix = f". {network['reachability_fix']}" if network["reachability_fix"] else ""
     return f"{answer} — {network['reachability']}{fix}"
+
+
+def _paths_text(network: dict[str, Any]) -> str:
+    """To how many peers bulk data go which way; empty while nobody is connected."""
+    ways = {"direct": "over encrypted TCP", "libp2p": "over libp2p", "relay_only": "not at all: through a relay only"}
+    counts = {way: network[f"num_{way}"] for way in ways}
+    return ", ".join(f"{counts[way]} {ways[way]}" for way in ways if counts[way])
 
 
 def _round_text(round_info: dict[str, Any]) -> str:

@@ -13,6 +13,7 @@ from ..chunks import ChunkGrid, Contribution
 from ..identity import PeerId
 from ..offload import off_loop
 from ..payload import pieces, read_payload
+from ..recent import Recent
 from ..record import Plan, SpanResult
 from ..results import ResultBuffer
 from ..spec import LimitsConfig, TrustConfig
@@ -35,6 +36,8 @@ class ExchangeHost:
     settings: ExchangeSettings
     is_alive: Callable[[PeerId], bool]
     """Whether a member is still heard from; owners do not wait for the others."""
+    recent: Recent
+    """What this node has reduced in the last rounds: what is sent again is a copy."""
 
 
 @dataclass(frozen=True)

@@ -8,7 +8,7 @@ rules of the run, its operators' amendments, the gate, mail and heartbeats are t
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection, Coroutine, Iterable, Mapping
+from collections.abc import Coroutine, Iterable, Mapping
 from concurrent.futures import ThreadPoolExecutor
 from statistics import median_high
 from typing import Any
@@ -178,7 +178,7 @@ class GossipDriver:
         apart = self._genesis.gossip.max_rounds_apart
         return tuple(peer for peer, sight in self._sights().items() if abs(sight.round - 1 - middle) <= apart)
 
-    def announced(self, peer: PeerId) -> Collection[tuple[int, str]]:
+    def announced(self, peer: PeerId) -> tuple[tuple[int, str], ...]:
         """Rounds and state hashes that a peer has signed lately."""
         return self._hearing.announced(peer)
 
@@ -212,7 +212,13 @@ class GossipDriver:
             await self._changed.wait()
         if contribution.round != self.round:
             return Aborted(f"round {contribution.round} is not the present one, {self.round}")
-        outcome = await self._rounds.hold(contribution)
+        try:
+            outcome = await self._rounds.hold(contribution)
+        except (
+            Exception
+        ) as error:  # a bug, or a replica that cannot go on: whoever waits for the driver must hear of it
+            self._fail(error)
+            raise
         self._obey()
         self._points.applied(outcome.commit.record.plan.round, {"outcome": outcome})
         self._contact.heartbeats.say_now()
@@ -265,7 +271,11 @@ class GossipDriver:
     def _note_end(self, task: asyncio.Task[None]) -> None:
         self._tasks.discard(task)
         error = None if task.cancelled() else task.exception()
-        if error is not None and not self.failed.done():
+        if error is not None:
+            self._fail(error)
+
+    def _fail(self, error: BaseException) -> None:
+        if not self.failed.done():
             self.failed.set_exception(error)
             self.failed.exception()  # also told by `contribute`: not "never retrieved"
             self._look()

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Callable, Collection, Iterable
+from collections.abc import Callable, Iterable
 
 from ..amending import Amending, Learned, parsed
 from ..amendments import Amendment, RunRules
@@ -45,7 +45,7 @@ class Hearing:
         """Amendments of this node's operator."""
         self._learned.put_nowait(Learned(tuple(amendments)))
 
-    def announced(self, peer: PeerId) -> Collection[tuple[int, str]]:
+    def announced(self, peer: PeerId) -> tuple[tuple[int, str], ...]:
         """Rounds and state hashes that a peer has signed lately."""
         return tuple(self._announced.get(peer, ()))
 

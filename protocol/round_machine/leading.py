@@ -213,6 +213,7 @@ def make_plan(state: RoundState, ballot: int, now: float) -> Plan | None:
                 tokens_per_s=ready.tokens_per_s,
                 squared_norm=ready.squared_norm,
                 commitment=ready.commitment,
+                inner_state=ready.inner_state,
             )
             for peer, ready in readies
         ),

@@ -1,4 +1,4 @@
-"""A gossip run of real processes: pairs swap, one is killed, the others go on, and a joiner begins in the middle."""
+"""A gossip run of real processes: pairs swap, one node is killed, and the others go on."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from .lab import Node, rounds, swarm
+from .lab import rounds, swarm
 
 pytestmark = pytest.mark.e2e
 
@@ -24,31 +24,25 @@ SETTINGS = (
 )
 
 
-def validation_losses(nodes: list[Node]) -> list[float]:
-    return [e["validation_loss"] for node in nodes for e in node.events if e["event"] == "evaluation"]
-
-
-def test_of_four_nodes_one_is_killed_the_others_swap_on_and_a_joiner_begins_in_the_middle(tmp_path: Path) -> None:
-    with swarm(tmp_path, 5, num_rounds=400, num_founders=4, settings=SETTINGS) as nodes:
-        *founders, late = nodes
-        for node in founders:
+def test_of_four_nodes_one_is_killed_and_the_others_swap_on(tmp_path: Path) -> None:
+    with swarm(tmp_path, 4, num_rounds=400, settings=SETTINGS) as nodes:
+        for node in nodes:
             node.start()
+        for node in nodes:
+            node.wait_for_round(2, 30)
+        *founders, victim = nodes
+        victim.kill()
+        reached = max(event["round"] for node in founders for event in rounds(node.events))
         for node in founders:
-            node.wait_for_round(3, 30)
-        founders.pop().kill()
-        reached = max(event["round"] for event in rounds(founders[0].events))
-        late.start()
-        for node in founders:
-            node.wait_for_round(reached + 6, 30)
-        first = late.wait_for_round(1, 30)
+            node.wait_for_round(reached + 4, 30)
         status = founders[0].ask("status")
-        swaps = [event for node in founders for event in rounds(node.events) if event["partner"] is not None]
+        after = [event for node in founders for event in rounds(node.events) if event["round"] > reached + 1]
         losses = [event["loss"] for event in rounds(founders[0].events)]
-    assert first["round"] > 3  # and not round 1: it has begun with the others' weights
-    assert len(swaps) > 6
+    swaps = [event for event in after if event["partner"] is not None]
+    assert {event["partner"] for event in swaps} <= {node.peer_id for node in founders}
+    assert len(swaps) >= 2
     assert max(event["spread"] for event in swaps) < 0.5
     assert losses[-1] < losses[0] - 0.3
     assert status["agreement"]["is_exempt"] is True
-    assert status["agreement"]["spread"] is not None
-    hashes = {event["state_hash"] for node in founders for event in rounds(node.events) if event["round"] == reached}
-    assert len(hashes) > 1  # nobody claims otherwise
+    last = {rounds(node.events)[-1]["state_hash"] for node in founders}
+    assert len(last) == len(founders)  # nobody claims otherwise

@@ -14,6 +14,7 @@ from atoll.protocol.chunks import Contribution, span_digest
 from atoll.protocol.identity import Identity
 from atoll.protocol.signed_results import signed
 from atoll.protocol.state_sync.snapshot import SnapshotManifest
+from atoll.protocol.suspicions import Breach, Suspicion
 
 RUN = "ab" * 32
 ZERO = "00" * 32
@@ -72,6 +73,14 @@ HEARTBEAT = m.Heartbeat(
     sent_unix_s=1e9,
 )
 GROUP_RESULT = m.GroupResult(record=RECORD, commitment=CONTRIBUTION.commitment)
+SUSPICION = Suspicion(
+    lineage=0,
+    round=3,
+    record=ZERO,
+    accused=Identity.from_seed(bytes([2]) * 32).peer_id,
+    accuser=ME.peer_id,
+    breach=Breach(rule="cosine", value=0.4, limit=0.95),
+).signed(ME)
 MESSAGES: tuple[m.Message, ...] = (
     HEARTBEAT,
     m.Ready(round=1, parent=RUN, parent_state=ZERO, tokens=7, commitment=CONTRIBUTION.commitment),
@@ -98,6 +107,7 @@ MESSAGES: tuple[m.Message, ...] = (
     m.GroupResultRequest(round=1, commitment=CONTRIBUTION.commitment),
     m.GroupResultCopy(round=1, envelope=e.seal(ME, HEADER, GROUP_RESULT).hex()),
     m.GroupWithdrawn(round=1, why="no quorum"),
+    m.Suspected(suspicion=SUSPICION),
 )
 
 
