@@ -175,6 +175,10 @@ class Reduction:
         self._oversight.keep(exchange)
         return exchange
 
+    def counted(self, plan: Plan) -> None:
+        """What a group has reduced by ``plan`` is part of the decided round: whoever sends it again copies."""
+        self._host.recent.decide(plan)
+
     async def inspect(self, record: Record, mean: memoryview) -> tuple[set[PeerId], set[PeerId]]:
         """Audit a group's ``mean``: owners that have lied, and owners that do not show what they have averaged."""
         return await self._oversight.inspect(record, mean)

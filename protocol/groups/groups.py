@@ -132,10 +132,17 @@ class Groups(Topology):
 
     async def counted(self, commit: Commit) -> tuple[bool, ...]:
         self._parts.store.prune(commit.record)
+        self._note_counted(commit)
         me = self._parts.me
         if me in commit.record.plan.roster:
             return flags_of(account(commit, me, me, self._parts.ledger.records()), commit)
         return await self._follower.account(commit)
+
+    def _note_counted(self, commit: Commit) -> None:
+        records = self._parts.ledger.records()
+        for member in commit.record.plan.members:
+            if (record := records.get(member.commitment)) is not None:
+                self._parts.reduction.counted(record.plan)
 
     # --- what others say ----------------------------------------------------------------------------------------------
 

@@ -15,7 +15,7 @@ from atoll.protocol.identity import Identity, PeerId
 from atoll.protocol.memory import MemoryNetwork
 from atoll.protocol.messages import Commit
 from atoll.protocol.outcomes import Committed, RoundEvent
-from atoll.protocol.spec import ExchangeConfig, Genesis, LimitsConfig, TimingConfig, TrustConfig
+from atoll.protocol.spec import ExchangeConfig, Genesis, LimitsConfig, TimingConfig
 from atoll.protocol.transport import Buffer
 
 from .test_round_driver import GRID, MeanReplica, Node, Swarm, genesis_of
@@ -43,10 +43,9 @@ def two_tier_genesis(
         update={
             "exchange": ExchangeConfig(codec="float32", topology="two_tier", group_size=group_size),
             "limits": LimitsConfig(max_peers=len(delegates)),
-            "trust": TrustConfig(audited_share=audited_share),
             "timing": TIMING.model_copy(update={"drop_after_s": drop_after_s}),
             # Constant vectors are all alike.
-            "trust": genesis.trust.model_copy(update={"copy_cosine": 0.0}),
+            "trust": genesis.trust.model_copy(update={"copy_cosine": 0.0, "audited_share": audited_share}),
         }
     )
 
