@@ -207,7 +207,11 @@ _RECIPE = (
     _Section(
         "exchange",
         "how contributions travel",
-        (_Line("codec", "int8", "or float32: four times the traffic"), _Line("chunk_elements", 65_536)),
+        (
+            _Line("topology", "all", '"two_tier": groups, for more than about 64 peers; or "gossip": pairs'),
+            _Line("codec", "int8", "or float32: four times the traffic"),
+            _Line("chunk_elements", 65_536),
+        ),
     ),
     _Section(
         "timing",
@@ -248,12 +252,28 @@ _GOSSIP_RECIPE = {
 }
 """Sections of a run whose topology is set to ``gossip``."""
 
+_TWO_TIER_RECIPE = {
+    "exchange": _Section(
+        "exchange",
+        "two tiers, for more peers than one roster: groups average first, then their delegates, who hold the rounds",
+        (
+            _Line("topology", "two_tier", "delegates are the first limits.max_peers that others can dial"),
+            _Line("group_size", 16, "most peers of a group, its delegate included"),
+            _Line("codec", "int8", "or float32: four times the traffic"),
+            _Line("chunk_elements", 65_536),
+        ),
+    ),
+    "limits": _Section("limits", "bounds on what a peer declares of itself", (_Line("max_peers", 64, "delegates"),)),
+}
+"""Sections of a run whose topology is set to ``two_tier``."""
+_SPECIAL = {"gossip": _GOSSIP_RECIPE, "two_tier": _TWO_TIER_RECIPE}
+
 
 def _recipe(settings: Sequence[str]) -> list[_Section]:
     wanted = [text.strip() for path, _, text in (s.partition("=") for s in settings) if path == "exchange.topology"]
-    if not wanted or _value(wanted[-1]) != "gossip":
-        return list(_RECIPE)
-    return [_GOSSIP_RECIPE.get(section.name, section) for section in _RECIPE]
+    special = _SPECIAL.get(str(_value(wanted[-1])), {}) if wanted else {}
+    usual = {section.name: section for section in _RECIPE}
+    return list({**usual, **special}.values())
 
 
 def _toml(value: Any) -> str:

@@ -10,7 +10,13 @@ import pytest
 from atoll.kernels.codec import codec
 from atoll.protocol.aggregation import reduce_chunk
 from atoll.protocol.chunks import ChunkGrid
-from atoll.protocol.weights import clip_factors
+from atoll.protocol.identity import Identity
+from atoll.protocol.spec import LimitsConfig, TrustConfig
+from atoll.protocol.weights import clip_factors, weights
+
+from .conftest import D, digest, plan_of
+
+MANY = [Identity.from_seed(bytes([number]) * 32).peer_id for number in range(1, 11)]
 
 NUM_ELEMENTS = 4096
 
@@ -53,3 +59,14 @@ def test_a_delegate_with_a_small_group_is_clipped_little_although_its_mean_is_no
     factor, *usual = clip_factors(norms, [100.0, *[100.0 * others] * 8], 2.0)
     assert usual == [1.0] * 8
     assert factor >= 0.79
+
+
+def test_a_delegate_that_claims_a_group_weighs_four_median_groups_at_most() -> None:
+    """Whatever it claims, and although a member of the roster may weigh as much as all its seats together."""
+    tokens = [10**9, *[400] * 9]
+    plan = plan_of(
+        [(peer, count, digest(i)) for i, (peer, count) in enumerate(zip(MANY, tokens, strict=True))], [(1, D)]
+    )
+    shares = weights(plan, [True] * 10, TrustConfig(), LimitsConfig())
+    assert shares[0] == pytest.approx(4 / 13)
+    assert sum(shares) == pytest.approx(1)
