@@ -288,7 +288,7 @@ class SpotChecks:
             return
         if state is not None:
             value = await off_loop(self._executor, recomputer.continuity, end, state)
-            if value is not None and value < case.rules.trust.min_cosine:
+            if value is not None and value < case.rules.trust.min_continuity:
                 self._note_hidden(case, f"it does not go on from where its steps have led (cosine {value:.3f})")
                 return
             self.suspicions.note_shown(case.peer)
