@@ -16,7 +16,7 @@ from .exchange import ExchangeCounters, ExchangeSettings
 from .heartbeats import NodeFacts
 from .identity import Identity, PeerId
 from .lag import Prove, Sync
-from .messages import Provisional
+from .messages import Group, Provisional
 from .outcomes import Outcome
 from .peers import PeerInfo
 from .points import Observer
@@ -98,6 +98,11 @@ class Driver(Protocol):
     @property
     def roster(self) -> tuple[PeerId, ...]:
         """Who decides on this round; without this node while it is not admitted."""
+        ...
+
+    @property
+    def group(self) -> Group | None:
+        """In two-tier rounds, the group that this node is in, if it is in one."""
         ...
 
     @property

@@ -25,6 +25,7 @@ from pydantic import Field, TypeAdapter
 from ..kernels.codec import InvalidEncoding
 from .admission import refusals
 from .aggregation import reduce_chunk
+from .amendments import RunRules
 from .chunks import ChunkGrid, Contribution, chunk_digest, covers, span_chunks
 from .commitments import ENTRY_BYTES, Leaf, Root, proof_length, verify
 from .envelope import Envelope, InvalidMessage
@@ -48,7 +49,7 @@ class FalseEvidence(ValueError):
 
 
 class OtherRules(Exception):
-    """The evidence is of a time under rules that are not the given ones: it cannot be judged by them."""
+    """The evidence is of a time under rules that are not known here: it cannot be judged by others."""
 
 
 @dataclass(frozen=True)
@@ -154,14 +155,34 @@ def accused_of(header: Header) -> PeerId:
 
 def kind_of(evidence: Evidence) -> str:
     """``lie``, ``two_results``, ``two_proposals`` or ``verdict``."""
-    return (evidence.header if isinstance(evidence, Lie) else evidence).kind
+    return header_of(evidence).kind
+
+
+def header_of(evidence: Evidence) -> Header:
+    """What is said before the bytes."""
+    return evidence.header if isinstance(evidence, Lie) else evidence
+
+
+def rules_of(header: Header, rules: RunRules) -> Genesis:
+    """What a header is judged by: for a `Lie` the rules that its plan names, in force still or not.
+
+    Whoever has signed a lie is guilty of it after the next amendment, too, and in a lineage that has been left. Raises
+    `OtherRules` if they are not known.
+    """
+    if not isinstance(header, LieHeader):
+        return rules.genesis
+    genesis = rules.once(header.plan.rules, header.plan.round)
+    if genesis is None:
+        raise OtherRules
+    return genesis
 
 
 # --- judging ----------------------------------------------------------------------------------------------------------
 
 
 def judge(evidence: Evidence, genesis: Genesis, grid: ChunkGrid, roster: Collection[PeerId] = ()) -> None:
-    """Returns if ``evidence`` proves that `accused` broke the rules of ``genesis``. A `Verdict` is one of ``roster``.
+    """Returns if ``evidence`` proves that `accused` broke the rules of ``genesis`` (`rules_of`). A `Verdict` is one of
+    ``roster``.
 
     Raises `FalseEvidence` if it does not, and `OtherRules` if the plan was made under other rules. CPU-bound for a
     `Lie`: hashes and reduces one chunk of all members.
@@ -225,7 +246,7 @@ def true_mean(
         return None
     if not all(part.is_sound(grid, chunk) for part in contributions):
         return None
-    shares = weights(plan, result.included, genesis.trust, genesis.limits)
+    shares = weights(plan, result.included, genesis.trust, genesis.member_limits)
     if not any(shares):
         return None
     kept = [shares[index] for index in included_members(result)]
@@ -256,8 +277,6 @@ def _opened(raw: str, accused: PeerId, genesis: Genesis) -> PlanMessage | Propos
     except InvalidMessage as error:
         raise FalseEvidence(str(error)) from None
     _require(envelope.header.sender == accused, "not signed by the accused")
-    if envelope.header.lineage != genesis.lineage:
-        raise OtherRules
     if not isinstance(envelope.body, PlanMessage | Proposal):
         raise FalseEvidence("neither a plan nor a proposal")
     return envelope.body
@@ -296,7 +315,7 @@ def _require(condition: bool, why: str) -> None:
 
 def encode_header(evidence: Evidence) -> bytes:
     """Canonical JSON."""
-    return (evidence.header if isinstance(evidence, Lie) else evidence).canonical()
+    return header_of(evidence).canonical()
 
 
 def decode_header(data: bytes) -> Header:

@@ -26,6 +26,7 @@ from .round_loop import RoundLoop
 from .round_machine import Received
 from .sealing import ClockApart, OtherLineage
 from .spot_checks import SpotChecks
+from .topology import Topology
 from .transport import RemoteProtocolError
 
 
@@ -39,11 +40,13 @@ class Incoming:
         loop: RoundLoop,
         memories: Memories,
         commits: CommitServer,
+        topology: Topology,
         spot_checks: SpotChecks,
     ) -> None:
         self._mail, self._peers, self._points = contact.mail, contact.peers, contact.points
         self._heartbeats = contact.heartbeats
-        self._loop, self._memories, self._commits, self._spot_checks = loop, memories, commits, spot_checks
+        self._loop, self._memories, self._commits = loop, memories, commits
+        self._topology, self._spot_checks = topology, spot_checks
         self._clock, self._wall_clock = setup.clock, setup.wall_clock
 
     async def take(self, remote: PeerId, raw: bytes) -> None:
@@ -93,5 +96,7 @@ class Incoming:
                 self._spot_checks.hear(body.suspicion, remote)
             case Refused():
                 self._points.observe("invite.refused", {"peer": remote, "why": body.why})
+            case _ if self._topology.takes(remote, body):
+                self._topology.hear(remote, body, raw)
             case _:
                 self._loop.queue.put_message(Received(remote, body, raw))

@@ -242,13 +242,20 @@ class Session:
 
     def _start(self, event: Start) -> None:
         restored, self._restored = self._restored, None
-        self._carry = None
+        if not self._waits_for_lease_of(event):
+            self._carry = None
         if event.reset_optimizer:
             self.loop.reset_optimizer()
         if not self._begin(event.round, event.generation, event.lease, event.num_steps) or self._work is None:
             return
         if restored is None or not self._resume(restored, event):
             self._note_opening(self._work)
+
+    def _waits_for_lease_of(self, event: Start) -> bool:
+        """Whether it stands where ``event`` begins, with what the round before has left, and lacks only the samples."""
+        work = self._work
+        is_there = work is not None and work.round == event.round and work.lease.count == 0
+        return is_there and not event.reset_optimizer
 
     def _resume(self, checkpoint: Checkpoint, event: Start) -> bool:
         """Go on exactly where the checkpoint stood, or one round later with its work as carry or spent.

@@ -24,6 +24,7 @@ POINTS = (
     "spot.suspected",
     "spot.hidden",
     "spot.unconfirmed",
+    "swap.refused",
 )
 Limit = Annotated[int, typer.Option(min=1, max=100_000, help="How many of the newest entries.")]
 

@@ -77,6 +77,7 @@ class Exchange:
 
     def __init__(self, host: ExchangeHost, inbox: SpanInbox, attempt: Attempt) -> None:
         check_plan(attempt.plan, host.grid)
+        host.recent.begin(attempt.plan)
         if not _is_counted_on(attempt, host.me):
             attempt = replace(attempt, contribution=None)
         self._context = ExchangeContext(host, attempt)

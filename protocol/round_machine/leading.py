@@ -192,7 +192,7 @@ def make_plan(state: RoundState, ballot: int, now: float) -> Plan | None:
     if not owners:
         return None
     owners = without_faulty(owners, state.complaints)
-    limit = rules.genesis.limits.max_tokens_per_round
+    limit = rules.genesis.member_limits.max_tokens_per_round
     readies = [(peer, state.readies[peer]) for peer in members]
     next_roster = views.next_roster(state, now)
     admissions = views.admissions(state, next_roster, now)
