@@ -24,12 +24,16 @@ import numpy as np
 from _figures import report
 
 from atoll.kernels.codec import codec
+from atoll.protocol.amendments import RunRules
 from atoll.protocol.chunks import ChunkGrid, Contribution
+from atoll.protocol.driver import DriverSetup
+from atoll.protocol.heartbeats import NodeFacts
 from atoll.protocol.identity import Identity
 from atoll.protocol.memory import MemoryNetwork
 from atoll.protocol.messages import Commit
 from atoll.protocol.outcomes import RoundEvent
-from atoll.protocol.round_driver import NodeFacts, RoundDriver
+from atoll.protocol.round_driver import RoundDriver
+from atoll.protocol.rule_book import RuleBook
 from atoll.protocol.spec import Genesis, MembershipConfig, TrustConfig
 from atoll.protocol.standing import Standing
 from atoll.protocol.transport import Buffer
@@ -77,10 +81,10 @@ async def rounds(folder: Path, num_peers: int, grid: ChunkGrid, num_rounds: int,
     """Seconds and received bytes per round, and what ``audit.done`` says."""
     people = [Identity.from_seed(bytes([i + 1]) * 32) for i in range(num_peers)]
     genesis, network, audits = genesis_of(people, num_chunks), MemoryNetwork(), list[RoundEvent]()
-    drivers = [
-        RoundDriver(
+    setups = [
+        DriverSetup(
             identity=person,
-            genesis=genesis,
+            book=RuleBook(RunRules(genesis)),
             transport=network.transport(person),
             directory=network.directory(person),
             folder=folder / person.peer_id,
@@ -91,6 +95,7 @@ async def rounds(folder: Path, num_peers: int, grid: ChunkGrid, num_rounds: int,
         )
         for person in people
     ]
+    drivers = [RoundDriver(setup) for setup in setups]
     for driver in drivers:
         await driver.start()
     lasted_s = []

@@ -17,7 +17,4 @@ def others_are_done(
     """
     members = (info for peer, info in peers.items() if peer in roster)
     recent = (info.heartbeat for info in members if info.is_alive(now_s, patience_s))
-    return all(
-        heartbeat is not None and (heartbeat.round >= last_round or heartbeat.phase == "leaving")
-        for heartbeat in recent
-    )
+    return all(heartbeat is not None and heartbeat.round >= last_round for heartbeat in recent)

@@ -11,14 +11,15 @@ import contextlib
 import time
 from collections.abc import Coroutine
 
+from ..protocol.driver import Driver, DriverSetup
+from ..protocol.heartbeats import NodeFacts
 from ..protocol.identity import Identity, PeerId
 from ..protocol.messages import Commit
 from ..protocol.outcomes import Committed, RoundEvent
-from ..protocol.round_driver import NodeFacts, RoundDriver
+from ..protocol.round_driver import RoundDriver
 from ..protocol.spec import PROTOCOL_VERSION
-from ..protocol.state_sync import StateServer, StateUnavailable, SyncProgress
+from ..protocol.state_sync import StateServer
 from ..protocol.swarm import Swarm, SwarmEvent
-from ..protocol.transport import RemoteProtocolError
 from ..training.checkpoint import Saved
 from ..training.reducer import Evaluation, Hello, Progress, Ready, Report, Warned, Withheld
 from . import network
@@ -35,7 +36,7 @@ from .receipts import ReceiptBook
 from .reporter import Reporter
 from .run_spec import RunSpec, training_config
 from .settings import NodeSettings
-from .state_loading import StateLoader
+from .state_from_peers import StateFromPeers
 from .telemetry import Telemetry
 from .trainer_process import TrainerGaveUp, TrainerProcess
 from .trainer_rounds import Terms, TrainerRounds
@@ -64,6 +65,9 @@ class Node:
         self._live: LiveParts | None = None
         """None before the network is up, and after `stop`."""
         self._reporter = Reporter(telemetry, spec, identity.peer_id, settings.name, VERSION, self._replica)
+        self._from_peers = StateFromPeers(
+            local, self._reporter, lambda: self._live and self._live.driver, self._on_loaded
+        )
         self._receipts = ReceiptBook(identity, spec.genesis.run_id, telemetry.journal)
         self._tasks: list[asyncio.Task[None]] = []
         self._early_reports: list[Report] = []
@@ -143,7 +147,7 @@ class Node:
             inner_lr=training_config(rules, "rules in force").inner.lr,
         )
 
-    def _make_driver(self, swarm: Swarm) -> RoundDriver:
+    def _make_driver(self, swarm: Swarm) -> Driver:
         local = self._local
         facts = NodeFacts(
             lease_samples=local.spec.training.inner.lease_samples,
@@ -153,9 +157,9 @@ class Node:
             reachable=lambda: swarm.is_met_by(self._other_members()),
             ticket=self._invitation.ticket,
         )
-        return RoundDriver(
+        setup = DriverSetup(
             identity=local.identity,
-            genesis=local.spec.genesis,
+            book=local.book,
             transport=swarm.transport,
             directory=swarm.directory,
             folder=local.settings.folder / "rounds",
@@ -163,10 +167,13 @@ class Node:
             grid=local.grid,
             facts=facts,
             observer=self._on_round_event,
-            sync=self._load_state,
-            prove=self._prove_head,
-            book=local.book,
+            sync=self._from_peers.load,
+            prove=self._from_peers.prove,
         )
+        return RoundDriver(setup)
+
+    def _driver(self) -> Driver | None:
+        return None if self._live is None else self._live.driver
 
     def _other_members(self) -> list[PeerId]:
         return [peer for peer in self._replica.standing.roster if peer != self._local.me]
@@ -195,7 +202,7 @@ class Node:
             self._telemetry.alert("trainer", str(error), fix="See the log, then start the node again.", is_error=True)
             raise UserError(str(error), "", "see the log above, then start the node again", code="trainer") from None
 
-    async def _until_finished(self, driver: RoundDriver) -> None:
+    async def _until_finished(self, driver: Driver) -> None:
         """Wait for the last round; or for a task that cannot go on, whose exception is raised."""
         while not self.is_finished:
             self._applied.clear()
@@ -207,7 +214,7 @@ class Node:
                 task.result()
         await self._linger(driver)
 
-    async def _linger(self, driver: RoundDriver) -> None:
+    async def _linger(self, driver: Driver) -> None:
         """Wait for our evaluation of the last state, and for members that may still come for the last round."""
         deadline_s = time.monotonic() + _LINGER_S
         while time.monotonic() < deadline_s and not self._others_are_done(driver):  # noqa: ASYNC110 - time decides too
@@ -216,7 +223,7 @@ class Node:
             with contextlib.suppress(TimeoutError):
                 await asyncio.wait_for(self._evaluation.wait(), _EVALUATION_PATIENCE_S)
 
-    def _others_are_done(self, driver: RoundDriver) -> bool:
+    def _others_are_done(self, driver: Driver) -> bool:
         patience_s = self._local.rules.timing.drop_after_s
         return others_are_done(driver.roster, driver.peers, self.head_round, patience_s, time.monotonic())
 
@@ -289,7 +296,13 @@ class Node:
             self._live.rounds.on_applied(outcome, is_evaluator=self._is_evaluator(outcome.commit))
         self._applied.set()
 
-    def _keep_receipt(self, driver: RoundDriver, commit: Commit | None) -> None:
+    def _on_loaded(self) -> None:
+        """Another state is installed than the trainer has worked from."""
+        if self._live is not None:
+            self._live.rounds.on_state_replaced()
+        self._applied.set()
+
+    def _keep_receipt(self, driver: Driver, commit: Commit | None) -> None:
         """Write the receipt of the round before ``commit``; with None that of the last round of all."""
         book, attests = self._receipts, driver.attestations
         number = book.flush(attests) if commit is None else book.on_applied(commit, attests)
@@ -317,58 +330,6 @@ class Node:
         plan = commit.record.plan
         return plan.members[plan.round % len(plan.members)].peer == self._local.me
 
-    # --- state sync ---------------------------------------------------------------------------------------------------
-
-    def _state_loader(self, driver: RoundDriver) -> StateLoader:
-        local = self._local
-        return StateLoader(
-            book=local.book,
-            me=local.me,
-            transport=driver.transport,
-            replica=local.replica,
-            results=lambda: driver.results,
-            donors=lambda: driver.ahead,
-            folder=local.settings.folder,
-            grid=local.grid,
-            lease_samples=local.spec.training.inner.lease_samples,
-            on_progress=self._on_sync_progress,
-            on_misconduct=self._note_bad_donor,
-        )
-
-    def _note_bad_donor(self, error: Exception) -> None:
-        """A donor has lied: said and journalled with its name."""
-        if isinstance(error, RemoteProtocolError):
-            fields: dict[str, object] = {"peer": error.peer, "rule": error.rule, "detail": error.detail}
-            self._reporter.round_event(RoundEvent("state.rejected", self._replica.head_round + 1, fields))
-        else:
-            self._telemetry.say(f"state sync: {error}", "warning")
-
-    async def _prove_head(self) -> int:
-        """Somebody says that the swarm is far ahead of us: the newest round that anybody can prove."""
-        return 0 if self._live is None else await self._state_loader(self._live.driver).prove()
-
-    async def _load_state(self) -> None:
-        """The driver is too far behind: load a snapshot. A failure is said; the driver asks again."""
-        if (live := self._live) is None:
-            return
-        driver, before = live.driver, (self.head_round, self._replica.state_hash)
-        self._reporter.syncing(0, len(driver.ahead))
-        try:
-            await self._state_loader(driver).load()
-        except (StateUnavailable, OSError) as error:
-            self._telemetry.warn(f"state sync: {error}; it is tried again")
-            await asyncio.sleep(_LOOK_INTERVAL_S)
-        finally:
-            self._reporter.syncing(None, 0)
-        if (self.head_round, self._replica.state_hash) != before:
-            self._telemetry.say(f"loaded the verified state of round {self.head_round}")
-            live.rounds.on_state_replaced()
-            self._applied.set()
-
-    def _on_sync_progress(self, progress: SyncProgress) -> None:
-        percent = 100 * progress.num_verified // max(progress.num_leaves, 1)
-        self._reporter.syncing(percent, progress.num_donors)
-
     # --- regular work -------------------------------------------------------------------------------------------------
 
     async def _open_when_met(self, live: LiveParts) -> None:
@@ -386,7 +347,7 @@ class Node:
             await asyncio.sleep(0.05)
         live.rounds.open()
 
-    def _take_submitted(self, driver: RoundDriver) -> None:
+    def _take_submitted(self, driver: Driver) -> None:
         """What the operator has signed with ``atoll run amend`` in this node's folder."""
         num_known = self._local.book.num_amendments
         if submitted := [a for a in self._local.amendments.collect() if a.number > num_known]:

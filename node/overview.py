@@ -26,7 +26,7 @@ from .telemetry import Telemetry
 from .view import Clocks, OwnPeer, agreement, clock_offset_s, names_of, peer_infos, shares
 
 if TYPE_CHECKING:
-    from ..protocol.round_driver import RoundDriver
+    from ..protocol.driver import Driver
     from ..protocol.swarm import Swarm
     from .trainer_rounds import TrainerRounds
 
@@ -37,7 +37,7 @@ _STRAGGLER_AFTER_S = 3.0
 class LiveParts:
     """The live parts of a node, which exist once the network is up."""
 
-    driver: RoundDriver
+    driver: Driver
     swarm: Swarm
     rounds: TrainerRounds
 
@@ -129,6 +129,7 @@ class Overview:
             is_finishing=0 < genesis.stop.num_rounds <= self._replica.head_round,
             is_paused=genesis.control.paused,
             is_banned=self._me in genesis.control.banned,
+            is_ejected=self._me in self._replica.standing.ejected,
             required_protocol=genesis.control.required_protocol,
             is_syncing=own.sync_percent is not None,
             sync_percent=own.sync_percent,

@@ -83,6 +83,7 @@ class Reason(StrEnum):
     RUN_PAUSED = "run_paused"
     RUN_FINISHED = "run_finished"
     EJECTED = "ejected"
+    MISCONDUCT_PROVEN = "misconduct_proven"
     REPEATED_FAILURES = "repeated_failures"
 
 
@@ -315,6 +316,12 @@ REASONS: Mapping[Reason, ReasonText] = {
     Reason.EJECTED: ReasonText(
         "The run does not accept this node’s updates any more: {rule}.",
         fix="To fix: write to the run’s operator.",
+        severity="error",
+        is_normal=False,
+    ),
+    Reason.MISCONDUCT_PROVEN: ReasonText(
+        "Misconduct of this node was proven to the run’s members, and they take nothing of it any more.",
+        fix="To fix: check its memory and its copy of atoll, then ask the operator to let in another identity.",
         severity="error",
         is_normal=False,
     ),

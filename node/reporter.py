@@ -17,8 +17,9 @@ from ..protocol.outcomes import Committed, RoundEvent
 from ..training.reducer import Hello, Progress
 from .figures import short_id
 from .overview import LiveParts, Overview, OwnFacts
+from .repeats import Repeats
 from .replica import Replica
-from .round_texts import PHASE_OF_POINT, text_of
+from .round_texts import PHASE_OF_POINT, RoundText, text_of
 from .run_spec import RunSpec
 from .snapshot import CheckpointInfo, ExchangeInfo, LossKind, LossPoint, NodeInfo, PhaseName, RunInfo, TrainingInfo
 from .status import utc
@@ -42,7 +43,7 @@ class Reporter:
     ) -> None:
         self._telemetry, self._board, self._spec, self._replica = telemetry, telemetry.board, spec, replica
         self._me = NodeInfo(name=name or short_id(me), peer_id=me, version=version, started_at=utc(time.time()))
-        self._own = OwnFacts()
+        self._own, self._repeats = OwnFacts(), Repeats()
         self._parts: LiveParts | None = None
         self._overview: Overview | None = None
         self._round_started_s = time.monotonic()
@@ -139,7 +140,7 @@ class Reporter:
         """A journal point or a warning of the driver."""
         said = text_of(event, self._names())
         if said is not None and said.is_warning:
-            self._telemetry.say(said.text, "warning")
+            self._say_warning(said)
             self._telemetry.journal.point(event.point, said.text, round=event.round, level="warning", data=event.fields)
         elif said is not None:
             self._telemetry.point(event.point, said.text, round_number=event.round)
@@ -152,8 +153,17 @@ class Reporter:
         if (phase := PHASE_OF_POINT.get(event.point)) and self._own.clock.is_before(phase):
             self.enter(phase)
 
+    def _say_warning(self, said: RoundText) -> None:
+        """Of one that repeats while a trouble lasts, only the first, and then ever fewer."""
+        num_unsaid = 0 if said.cause is None else self._repeats.note(said.cause, time.monotonic())
+        if num_unsaid is None:
+            return
+        again = f" ({num_unsaid} times since this was said last)" if num_unsaid > 1 else ""
+        self._telemetry.say(said.text + again, "warning")
+
     def applied(self, outcome: Committed) -> None:
         """A round is applied: figures, journal, the event line that programs read, and last its journal point."""
+        self._repeats.forget()
         commit, number = outcome.commit, outcome.commit.record.plan.round
         durations = self._own.clock.finish(time.monotonic())
         traffic = self._traffic_since_last_round()

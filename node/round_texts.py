@@ -54,6 +54,8 @@ _WARNINGS: dict[str, str] = {
     "{num_needed}; if they are gone for good, only a reset by the operators helps",
     "node.woke": "this machine slept for {slept_s:.0f} s; catching up",
 }
+_LASTING = frozenset({"round.aborted", "results.unavailable", "invite.refused"})
+"""Said at each attempt for as long as what is behind it lasts."""
 PHASE_OF_POINT: dict[str, PhaseName] = {
     "exchange.sending": "reduce",
     "exchange.reducing": "reduce",
@@ -69,6 +71,8 @@ class RoundText:
 
     text: str
     is_warning: bool
+    cause: str | None = None
+    """The same for all repetitions of a warning that comes at each attempt while a trouble lasts; None for others."""
 
 
 def text_of(event: RoundEvent, names: Mapping[PeerId, str]) -> RoundText | None:
@@ -81,4 +85,5 @@ def text_of(event: RoundEvent, names: Mapping[PeerId, str]) -> RoundText | None:
         fields["what"] = in_words(amendment.change)
     if isinstance(peer := fields.get("peer"), str):
         fields["peer"] = names.get(PeerId(peer), short_id(peer))
-    return RoundText(template.format(**fields), event.point in _WARNINGS)
+    cause = template.format(**fields | {"round": 0}) if event.point in _LASTING else None
+    return RoundText(template.format(**fields), event.point in _WARNINGS, cause)

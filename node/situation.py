@@ -37,6 +37,8 @@ class Facts:
     is_paused: bool = False
     """By the run's operator."""
     is_banned: bool = False
+    is_ejected: bool = False
+    """Whether the last commit here names it among those whose misconduct was proven."""
     required_protocol: int = PROTOCOL_VERSION
     is_finishing: bool = False
     is_young: bool = False
@@ -81,6 +83,8 @@ def _network(facts: Facts) -> Situation | None:
 
 def _barred(facts: Facts) -> Situation | None:
     """The run does not want this node, or not this version of it."""
+    if facts.is_ejected:
+        return Situation(State.EJECTED, Reason.MISCONDUCT_PROVEN)
     if facts.is_banned:
         return Situation(State.EJECTED, Reason.EJECTED, {"rule": "its operator has banned this identity"})
     if facts.required_protocol > PROTOCOL_VERSION:

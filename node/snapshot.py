@@ -16,7 +16,8 @@ from pydantic import AfterValidator, BaseModel, ConfigDict, Field, PlainSerializ
 from .reasons import Reason, Severity, State, Tone
 
 PeerState = Literal["done", "training", "ready", "exchanging", "joining", "paused", "late", "rejected", "absent"]
-"""``done``: in the mean of the shown round; ``absent``: not heard of for longer than the heartbeat's time limit."""
+"""``done``: in the mean of the shown round; ``rejected``: banned, or ejected; ``absent``: not heard of for longer than
+the heartbeat's time limit."""
 PhaseName = Literal["train", "gather", "reduce", "commit", "apply"]
 LossKind = Literal["local", "swarm", "validation"]
 LogLevel = Literal["debug", "info", "warning", "error"]

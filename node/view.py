@@ -23,7 +23,7 @@ _OF_HEARTBEAT: dict[str, PeerState] = {
     "ready": "ready",
     "exchanging": "exchanging",
     "paused": "paused",
-    "leaving": "absent",
+    "leaving": "absent",  # not alive, whenever it said so
 }
 _OF_PHASE: dict[Phase, PeerState] = {
     Phase.TRAINING: "training",
@@ -98,20 +98,21 @@ def peer_infos(
     path: Callable[[PeerId], Reach | None],
 ) -> tuple[PeerInfo, ...]:
     """This node first, then the roster, then the others. ``path``: how this node reaches each."""
-    share_of, timeout_s = shares(commit, rules), rules.timing.heartbeat_timeout_s
+    share_of = shares(commit, rules)
     leader = commit.record.plan.leader if commit else None
+    barred = _barred_note(me.peer, standing, rules)
     own = PeerInfo(
         peer_id=me.peer,
         name=me.name,
         version=me.version,
         is_self=True,
         is_leader=leader == me.peer,
-        state=_OF_PHASE[me.phase],
+        state="rejected" if barred else _OF_PHASE[me.phase],
         round=me.head_round,
         num_rounds=num_rounds.get(me.peer, 0),
         tokens=me.tokens,
         share=share_of.get(me.peer),
-        note=_probation_note(me.peer, standing),
+        note=barred or _probation_note(me.peer, standing),
         tokens_per_s=me.tokens_per_s,
         state_hash=me.state_hash,
     )
@@ -125,7 +126,7 @@ def peer_infos(
             num_rounds.get(peer, 0),
             standing,
             clocks,
-            timeout_s,
+            rules,
             path(peer),
         )
         for peer in order
@@ -136,6 +137,13 @@ def peer_infos(
 def _probation_note(peer: PeerId, standing: Standing) -> str:
     counts_from = standing.counts_from.get(peer, 0)
     return f"on probation until round {counts_from}" if counts_from > standing.round + 1 else ""
+
+
+def _barred_note(peer: PeerId, standing: Standing, rules: Genesis) -> str:
+    """Why the run takes nothing of the peer any more; empty if it does."""
+    if peer in standing.ejected:
+        return "ejected: its misconduct was proven"
+    return "banned by the run’s operator" if peer in rules.control.banned else ""
 
 
 def _provisional_note(heartbeat: Heartbeat) -> str:
@@ -154,23 +162,24 @@ def _other(
     num_rounds: int,
     standing: Standing,
     clocks: Clocks,
-    timeout_s: float,
+    rules: Genesis,
     reach: Reach | None,
 ) -> PeerInfo:
     heartbeat = known.heartbeat or Heartbeat(round=0, state_hash="0" * 64, phase="starting")
-    is_alive = known.is_alive(clocks.monotonic_s, timeout_s)
+    is_alive = known.is_alive(clocks.monotonic_s, rules.timing.heartbeat_timeout_s)
+    barred = _barred_note(known.peer, standing, rules)
     return PeerInfo(
         peer_id=known.peer,
         name=heartbeat.name or short_id(known.peer),
         version=heartbeat.version,
         is_leader=is_leader,
-        state=_OF_HEARTBEAT[heartbeat.phase] if is_alive else "absent",
+        state="rejected" if barred else _OF_HEARTBEAT[heartbeat.phase] if is_alive else "absent",
         round=heartbeat.round if known.heartbeat else None,
         num_rounds=num_rounds,
         tokens=heartbeat.tokens if known.heartbeat else None,
         share=share,
         tokens_per_s=heartbeat.tokens_per_s if known.heartbeat else None,
-        note=_provisional_note(heartbeat) or _probation_note(known.peer, standing),
+        note=barred or _provisional_note(heartbeat) or _probation_note(known.peer, standing),
         reach=reach if is_alive else None,
         round_trip_ms=_ms(known.round_trip_s),
         clock_offset_ms=_ms(known.clock_offset_s),

@@ -2,12 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from .attestations import Attestations
 from .identity import PeerId
 from .mail import Mail
 from .messages import Attest, Commit
+from .outcomes import Observe
 from .peers import PeerTable
 from .receipts import statements_root
 from .replica import Replica
@@ -22,7 +21,7 @@ class Agreement:
         replica: Replica,
         mail: Mail,
         peers: PeerTable,
-        observe: Callable[[str, dict[str, object]], None],
+        observe: Observe,
     ) -> None:
         self._run_id, self._replica, self._mail, self._peers, self._observe = run_id, replica, mail, peers, observe
         self.attestations = Attestations()

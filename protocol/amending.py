@@ -12,6 +12,7 @@ from .changes import Reset
 from .identity import PeerId
 from .mail import Mail
 from .messages import Amendments, AmendmentsRequest, Heartbeat
+from .outcomes import Observe
 from .rule_book import RuleBook
 from .transport import RemoteProtocolError
 
@@ -33,7 +34,7 @@ class Amending:
         self,
         book: RuleBook,
         mail: Mail,
-        observe: Callable[[str, dict[str, object]], None],
+        observe: Observe,
         interval_s: float,
         clock: Callable[[], float],
     ) -> None:

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 
 from .messages import Commit
+from .outcomes import Observe
 from .record import Record
 from .reduction import Reduction
 from .replica import Replica
@@ -26,9 +26,7 @@ async def obtain(reduction: Reduction, record: Record, resync: Resync, timing: T
         obtaining.cancel()
 
 
-async def apply_durably(
-    replica: Replica, commit: Commit, mean: memoryview, observe: Callable[[str, dict[str, object]], None]
-) -> str:
+async def apply_durably(replica: Replica, commit: Commit, mean: memoryview, observe: Observe) -> str:
     """The state hash after ``commit``. On a full disk, wait until it takes the commit, and say so."""
     while True:
         try:

@@ -5,13 +5,11 @@ A new kind of message is handled here by one case, or by the round machine if it
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from .commit_server import CommitServer
+from .contact import Contact
+from .driver import DriverSetup
 from .envelope import InvalidMessage
-from .heartbeats import Heartbeats
 from .identity import PeerId
-from .mail import Mail
 from .memories import Memories
 from .messages import (
     AmendmentsRequest,
@@ -23,8 +21,6 @@ from .messages import (
     Message,
     Refused,
 )
-from .peers import PeerTable
-from .points import Points
 from .round_loop import RoundLoop
 from .round_machine import Received
 from .sealing import ClockApart, OtherLineage
@@ -35,21 +31,12 @@ class Incoming:
     """`take` is a `transport.MessageHandler`."""
 
     def __init__(
-        self,
-        *,
-        mail: Mail,
-        peers: PeerTable,
-        heartbeats: Heartbeats,
-        loop: RoundLoop,
-        memories: Memories,
-        commits: CommitServer,
-        points: Points,
-        clock: Callable[[], float],
-        wall_clock: Callable[[], float],
+        self, setup: DriverSetup, contact: Contact, loop: RoundLoop, memories: Memories, commits: CommitServer
     ) -> None:
-        self._mail, self._peers, self._heartbeats = mail, peers, heartbeats
-        self._loop, self._memories, self._commits, self._points = loop, memories, commits, points
-        self._clock, self._wall_clock = clock, wall_clock
+        self._mail, self._peers, self._points = contact.mail, contact.peers, contact.points
+        self._heartbeats = contact.heartbeats
+        self._loop, self._memories, self._commits = loop, memories, commits
+        self._clock, self._wall_clock = setup.clock, setup.wall_clock
 
     async def take(self, remote: PeerId, raw: bytes) -> None:
         """A message of ``remote``. What is no message of this run is rejected, with a point in the journal."""

@@ -9,6 +9,8 @@ FAR_BEHIND_ROUNDS = 4
 """Results are kept by everybody for this many rounds; who is further behind needs a snapshot."""
 _MAX_PAUSE_S = 60.0
 
+Sync: TypeAlias = Callable[[], Awaitable[None]]
+"""Installs a certified state into the replica, or leaves it as it is."""
 Prove: TypeAlias = Callable[[], Awaitable[int]]
 """The newest round that some peer can prove to be committed. Raises OSError if nobody can be asked."""
 

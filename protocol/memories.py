@@ -4,30 +4,20 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
+from .contact import Contact
+from .driver import DriverSetup
 from .identity import PeerId
-from .mail import Mail
 from .messages import MAX_MEMORY, Memory, MemoryRequest
-from .peers import PeerTable
 from .quorum import quorum_of
 from .recollection import Recollected, Recollection, Verdict
-from .replica import Replica
-from .rule_book import RuleBook
 
 
 class Memories:
     """Of round 1 only. ``tell`` gets what has become clear of an earlier life of ours, once."""
 
-    def __init__(
-        self,
-        book: RuleBook,
-        replica: Replica,
-        mail: Mail,
-        peers: PeerTable,
-        tell: Callable[[Recollected], None],
-        clock: Callable[[], float],
-    ) -> None:
-        self._book, self._replica, self._mail, self._peers = book, replica, mail, peers
-        self._tell, self._clock = tell, clock
+    def __init__(self, setup: DriverSetup, contact: Contact, tell: Callable[[Recollected], None]) -> None:
+        self._book, self._replica, self._clock = setup.book, setup.replica, setup.clock
+        self._mail, self._contact, self._tell = contact.mail, contact, tell
         self._first_words: dict[PeerId, bytes] = {}
         """The first heartbeat that was heard from each founder in round 1, as it was signed."""
         self._recollection: Recollection | None = None
@@ -66,10 +56,8 @@ class Memories:
         """Ask who has not answered yet; once it is clear, the round loop votes, or abstains. Call it regularly."""
         if self._recollection is None:
             return
-        now_s, round_number = self._clock(), self._replica.head_round + 1
-        timeout_s = self._book.rules.at(round_number).timing.heartbeat_timeout_s
-        alive = {peer for peer, info in self._peers.all.items() if info.is_alive(now_s, timeout_s)}
-        verdict = self._recollection.verdict(alive, now_s)
+        alive, round_number = self._contact.alive, self._replica.head_round + 1
+        verdict = self._recollection.verdict(alive, self._clock())
         if round_number > 1 or verdict is not Verdict.UNSURE:
             self._recollection = None
             self._tell(Recollected(has_forgotten=verdict is Verdict.FORGOT))

@@ -258,7 +258,9 @@ def round_of(body: Message) -> int:
 
 
 class Refused(Message):
-    """To a stranger: the invite that it shows lets nobody in here, or not it, or not now. Nothing follows from it."""
+    """To a stranger: the invite that it shows lets nobody in here, or not it, or not now. To a peer that the run has
+    ejected: that it has. Nothing follows from it.
+    """
 
     kind: Literal["refused"] = "refused"
     why: Annotated[str, Field(max_length=200)]

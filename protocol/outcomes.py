@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -27,6 +27,10 @@ class RoundEvent:
     round: int
     """The round that was worked on."""
     fields: Mapping[str, object] = field(default_factory=dict[str, object])
+
+
+Observe: TypeAlias = Callable[[str, dict[str, object]], None]
+"""Takes a point (`RoundEvent.point`) and its fields, and says them of the present round."""
 
 
 @dataclass(frozen=True)

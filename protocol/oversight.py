@@ -7,26 +7,25 @@ the machine's `Proven`. The round loop asks `note` about each message and `vouch
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Iterable
-from concurrent.futures import Executor
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable
+from typing import TypeVar
 
 from .audit import Auditor, Findings
-from .chunks import ChunkGrid
 from .docket import Docket
 from .event_queue import size_of
 from .evidence import Evidence, Lie, TwoProposals, TwoResults, ballot_of, contradict
 from .evidence_store import EvidenceStore
-from .exchange import Exchange
-from .gate import Gate
+from .exchange import Exchange, ExchangeHost
 from .identity import PeerId
 from .messages import PlanMessage, Proposal, SpanDone
+from .outcomes import Observe
 from .quotas import STATED_BYTES, STATED_BYTES_PER_PEER, Shares
 from .record import Plan, Record, SpanResult
 from .round_machine import Distrusted, Event, Proven, Received
 from .signed_results import is_signed, says_the_same
 from .spec import Genesis
 from .standing import Standing
+from .tasks import Background
 from .transport import RemoteProtocolError
 
 K = TypeVar("K")
@@ -39,25 +38,35 @@ _REQUESTS_PER_CHUNK = 2
 
 
 class Oversight:
-    """``feed`` takes machine events, ``observe`` journal points. `begin` before each round."""
+    """``feed`` takes machine events, ``observe`` journal points. `begin` before each round.
+
+    ``shut_out`` refuses ejected peers whatever they send.
+    """
 
     def __init__(
         self,
-        me: PeerId,
+        host: ExchangeHost,
         genesis: Genesis,
-        grid: ChunkGrid,
-        transport: Gate,
+        *,
         store: EvidenceStore,
-        executor: Executor,
+        shut_out: Callable[[Iterable[PeerId]], None],
         feed: Callable[[Event], None],
-        observe: Callable[[str, dict[str, object]], None],
+        observe: Observe,
     ) -> None:
-        self._me, self._genesis, self._gate, self._feed, self._observe = me, genesis, transport, feed, observe
-        self._auditor = Auditor(me, grid, transport, executor, self._max_requests())
-        self._store = store
+        self._genesis, self._store, self._shut_out = genesis, store, shut_out
+        self._feed, self._observe = feed, observe
         self._roster: tuple[PeerId, ...] = ()
-        rules, roster = lambda: self._genesis, lambda: self._roster
-        self._docket = Docket(grid, transport, store, executor, rules, roster, self._note_proven, self._note_misconduct)
+        self._auditor = Auditor(host.me, host.grid, host.transport, host.executor, self._max_requests())
+        self._docket = Docket(
+            host.grid,
+            host.transport,
+            store,
+            host.executor,
+            rules=lambda: self._genesis,
+            roster=lambda: self._roster,
+            on_proven=self._note_proven,
+            on_misconduct=self._note_misconduct,
+        )
         self._ejected: frozenset[PeerId] = frozenset()
         self._plans: dict[str, Plan] = {}
         self._results: dict[tuple[str, int], SpanResult] = {}
@@ -67,7 +76,7 @@ class Oversight:
         self._stated = Shares(STATED_BYTES_PER_PEER, STATED_BYTES)
         self._charged: set[PeerId] = set()
         """Peers against whom evidence is being verified."""
-        self._tasks: set[asyncio.Task[Any]] = set()
+        self._background = Background()
 
     @property
     def proven(self) -> frozenset[PeerId]:
@@ -78,7 +87,7 @@ class Oversight:
         """A round begins (again): ejected peers are refused from now on, and what is of earlier rounds is forgotten."""
         self._genesis, self._roster, self._ejected = genesis, standing.roster, frozenset(standing.ejected)
         self._auditor.max_chunks_served = self._max_requests()
-        self._gate.shut_out(standing.ejected)
+        self._shut_out(standing.ejected)
         self._store.prune(standing.ejected)
         self._plans.clear()
         self._results.clear()
@@ -146,7 +155,7 @@ class Oversight:
         """Ask for the evidence that a plan's ejections rest on, as far as it is not here."""
         missing = set(plan.ejected) - self._ejected - self.proven
         if missing:
-            self._spawn(self._docket.seek(missing, sender, self._roster))
+            self._background.spawn(self._docket.seek(missing, sender, self._roster))
         return not missing
 
     # --- audit --------------------------------------------------------------------------------------------------------
@@ -185,7 +194,7 @@ class Oversight:
     def _prosecute(self, evidence: Evidence) -> asyncio.Future[None]:
         """Keep and spread evidence in the background. The result is there as soon as the machine knows of it."""
         known: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        self._spawn(self._spread(evidence, known))
+        self._background.spawn(self._spread(evidence, known))
         return known
 
     def _charge(self, evidence: TwoResults | TwoProposals) -> None:
@@ -217,16 +226,8 @@ class Oversight:
     def _note_misconduct(self, error: RemoteProtocolError) -> None:
         self._observe("peer.rejected", {"peer": error.peer, "rule": error.rule, "detail": error.detail})
 
-    def _spawn(self, work: Coroutine[Any, Any, Any]) -> None:
-        task = asyncio.create_task(work)
-        self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
-
     async def close(self) -> None:
-        tasks: Iterable[asyncio.Task[Any]] = tuple(self._tasks)
-        for task in tasks:
-            task.cancel()
-        await asyncio.gather(*tasks, return_exceptions=True)
+        await self._background.close()
 
 
 def _remember(known: dict[K, V], key: K, value: V) -> V:

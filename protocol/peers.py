@@ -1,4 +1,10 @@
-"""The peers that a driver knows: last heartbeat, when and by which way it was heard, round-trip time, clock offset."""
+"""The peers that a driver knows: last heartbeat, when and by which way it was heard, round-trip time, clock offset.
+
+Who is *alive* is one question everywhere, here and in `round_machine.views`: whoever has spoken to us directly within
+the heartbeat's time limit and has not said that it leaves. Two askers give the benefit of the doubt to peers that we
+have not heard yet: an owner that waits for contributions (`PeerTable.may_live`), and the round machine, for one time
+limit from when a peer was first named. The machine leaves out those who are banned or proven guilty, alive or not.
+"""
 
 from __future__ import annotations
 
@@ -38,8 +44,9 @@ class PeerInfo:
     """Why the last message could not be sent to it."""
 
     def is_alive(self, now_s: float, timeout_s: float) -> bool:
-        """Whether it has spoken to us within ``timeout_s``; the directory's word is no sign of life."""
-        return self.heard_s is not None and now_s - self.heard_s < timeout_s
+        """Whether it has spoken to us within ``timeout_s`` and not left; the directory's word is no sign of life."""
+        has_left = self.heartbeat is not None and self.heartbeat.phase == "leaving"
+        return self.heard_s is not None and now_s - self.heard_s <= timeout_s and not has_left
 
 
 class PeerTable:
@@ -72,12 +79,9 @@ class PeerTable:
         return known is not None and known.heard_s is not None
 
     def may_live(self, peer: PeerId, timeout_s: float) -> bool:
-        """Not so if it has spoken to us and then been silent for ``timeout_s``, or has left."""
+        """Whether it is alive, or has never been heard: then it may have started a moment ago."""
         info = self._peers.get(peer)
-        if info is None or info.heard_s is None:
-            return True
-        has_left = info.heartbeat is not None and info.heartbeat.phase == "leaving"
-        return not has_left and info.is_alive(self._clock(), timeout_s)
+        return info is None or info.heard_s is None or info.is_alive(self._clock(), timeout_s)
 
     def heard(self, peer: PeerId, heartbeat: Heartbeat | None, now_s: float, now_unix_s: float) -> None:
         """Note a direct message."""

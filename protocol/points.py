@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 from collections.abc import Callable
 from typing import TypeAlias
 
@@ -12,6 +11,7 @@ from .mail import Mail
 from .messages import Message, PlanMessage, Proposal, Vote
 from .outcomes import RoundEvent
 from .replica import Replica
+from .tasks import Background
 from .transport import RemoteProtocolError
 
 _REJECTIONS_AT_ONCE, _REJECTIONS_PER_S = 32, 0.1
@@ -27,7 +27,7 @@ class Points:
         self._observer, self._replica, self._mail = observer, replica, mail
         self._rejections = Allowances(_REJECTIONS_PER_S, _REJECTIONS_AT_ONCE, clock)
         self._said: set[tuple[str, str]] = set()
-        self._leaving: set[asyncio.Task[None]] = set()
+        self._leaving = Background()
 
     def observe(self, point: str, fields: dict[str, object]) -> None:
         """Tell the node what happened in the present round."""
@@ -51,18 +51,14 @@ class Points:
         if (named := _named(message)) is None or named in self._said:
             return
         self._said.add(named)
-        task = asyncio.create_task(self._say_when_sent(RoundEvent(named[0], self._replica.head_round + 1)))
-        self._leaving.add(task)
-        task.add_done_callback(self._leaving.discard)
+        self._leaving.spawn(self._say_when_sent(RoundEvent(named[0], self._replica.head_round + 1)))
 
     async def _say_when_sent(self, event: RoundEvent) -> None:
         await self._mail.flush()
         self._observer(event)
 
     async def close(self) -> None:
-        for task in self._leaving:
-            task.cancel()
-        await asyncio.gather(*self._leaving, return_exceptions=True)
+        await self._leaving.close()
 
 
 def _named(message: Message) -> tuple[str, str] | None:

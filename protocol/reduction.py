@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from concurrent.futures import Executor
-from dataclasses import asdict
+from dataclasses import asdict, replace
 from functools import partial
 
 from . import exchange as xchg
-from .chunks import ChunkGrid, Contribution
-from .exchange import Exchange, ExchangeCounters, ExchangeEvent, ExchangeSettings, SpanInbox
+from .chunks import Contribution
+from .exchange import Attempt, Exchange, ExchangeCounters, ExchangeEvent, ExchangeHost, ExchangeSettings, SpanInbox
 from .identity import PeerId
 from .messages import Accepted
+from .outcomes import Observe
 from .oversight import Oversight
 from .record import Plan, Record, SpanResult
 from .result_signer import ResultSigner
@@ -20,7 +20,7 @@ from .result_transfer import ResultFetcher, ResultServer, ResultsUnavailable
 from .results import ResultStore
 from .round_machine import Event, ExchangeEnded, ResultsHeld, SpanLost, SpanReduced
 from .spec import Genesis
-from .transport import RemoteProtocolError, Transport
+from .transport import RemoteProtocolError
 from .wakeup import Signal
 
 _RETRY_S = 0.5
@@ -28,30 +28,27 @@ _DISK_RETRY_S = 2.0
 
 
 class Reduction:
-    """The round driver's hands. ``feed`` takes machine events, ``observe`` (point, fields) journal points."""
+    """The round driver's hands. ``feed`` takes machine events, ``observe`` journal points.
+
+    ``peers``: whom to ask for missing results.
+    """
 
     def __init__(
         self,
-        me: PeerId,
-        grid: ChunkGrid,
-        transport: Transport,
+        host: ExchangeHost,
+        *,
         store: ResultStore,
-        executor: Executor,
-        settings: ExchangeSettings,
-        feed: Callable[[Event], None],
-        observe: Callable[[str, dict[str, object]], None],
-        peers: Callable[[], Sequence[PeerId]],
-        is_alive: Callable[[PeerId], bool],
-        oversight: Oversight,
         signer: ResultSigner,
+        oversight: Oversight,
+        peers: Callable[[], Sequence[PeerId]],
+        feed: Callable[[Event], None],
+        observe: Observe,
     ) -> None:
-        self._oversight, self._signer = oversight, signer
-        self._me, self._grid, self._transport, self._store = me, grid, transport, store
-        self._executor, self.settings = executor, settings
-        self._feed, self._observe, self._peers, self._is_alive = feed, observe, peers, is_alive
-        self._inbox = SpanInbox(transport, grid, settings)
-        self._server = ResultServer(transport, store)
-        self._fetcher = ResultFetcher(transport, store, executor, self._note_misconduct)
+        self._host, self._store, self._signer, self._oversight = host, store, signer, oversight
+        self._peers, self._feed, self._observe = peers, feed, observe
+        self._inbox = SpanInbox(host)
+        self._server = ResultServer(host.transport, store)
+        self._fetcher = ResultFetcher(host.transport, store, host.executor, self._note_misconduct)
         self._exchanges: dict[str, asyncio.Task[None]] = {}
         self._fetches: dict[str, asyncio.Task[None]] = {}
         self._vouches: dict[ResultsHeld, asyncio.Task[None]] = {}
@@ -60,6 +57,15 @@ class Reduction:
         """Fired when a span is held and when an exchange ends."""
         self.counters: ExchangeCounters | None = None
         """Of the exchange that ran last."""
+
+    @property
+    def settings(self) -> ExchangeSettings:
+        """Of the exchanges that begin from now on."""
+        return self._host.settings
+
+    def obey(self, settings: ExchangeSettings) -> None:
+        """From now on these limits hold."""
+        self._host = replace(self._host, settings=settings)
 
     def start(self, plan: Plan, contribution: Contribution | None, rules: Genesis) -> None:
         """Begin a plan's exchange under the rules that the plan is made under."""
@@ -130,26 +136,8 @@ class Reduction:
     # --- inside -------------------------------------------------------------------------------------------------------
 
     async def _run(self, plan: Plan, plan_id: str, contribution: Contribution | None, rules: Genesis) -> None:
-        translate = _Translator(
-            plan, plan_id, self._feed, self._observe, self._changed, self._oversight, self._begin_vouching
-        )
         try:
-            exchange = Exchange(
-                plan,
-                self._me,
-                contribution,
-                self._grid,
-                self._transport,
-                self._inbox,
-                self._store.attempt(plan),
-                translate,
-                self.settings,
-                self._executor,
-                trust=rules.trust,
-                limits=rules.limits,
-                is_alive=self._is_alive,
-                sign=partial(self._signer.sign, plan.round),
-            )
+            exchange = Exchange(self._host, self._inbox, self._attempt(plan, contribution, rules))
             self._oversight.keep(exchange)
             self.counters = exchange.counters
             await exchange.run()
@@ -158,6 +146,22 @@ class Reduction:
         except RemoteProtocolError as error:
             self._note_misconduct(error)
         self._feed(ExchangeEnded(plan_id))
+
+    def _attempt(self, plan: Plan, contribution: Contribution | None, rules: Genesis) -> Attempt:
+        return Attempt(
+            plan=plan,
+            contribution=contribution,
+            result=self._store.attempt(plan),
+            trust=rules.trust,
+            limits=rules.limits,
+            sign=partial(self._signer.sign, plan.round),
+            on_event=_Translator(plan, self._feed, self._observe, self._note_held, self._begin_vouching),
+        )
+
+    def _note_held(self, plan: Plan, result: SpanResult) -> None:
+        """A span is here, with what its owner has signed."""
+        self._oversight.hear(plan, result)
+        self._changed.fire()
 
     async def _fetch(self, record: Record) -> None:
         await self._complete(record)
@@ -216,20 +220,18 @@ def _held(record: Record) -> ResultsHeld:
 
 
 class _Translator:
-    """Turns an exchange's events into the machine's."""
+    """Turns an exchange's events into the machine's, and notes what is held."""
 
     def __init__(
         self,
         plan: Plan,
-        plan_id: str,
         feed: Callable[[Event], None],
-        observe: Callable[[str, dict[str, object]], None],
-        held: Signal,
-        oversight: Oversight,
+        observe: Observe,
+        on_held: Callable[[Plan, SpanResult], None],
         on_complete: Callable[[Record], None],
     ) -> None:
-        self._plan, self._plan_id, self._feed, self._observe = plan, plan_id, feed, observe
-        self._held, self._oversight, self._on_complete = held, oversight, on_complete
+        self._plan, self._plan_id, self._feed, self._observe = plan, plan.content_id(), feed, observe
+        self._on_held, self._on_complete = on_held, on_complete
         self._results: dict[int, SpanResult] = {}
 
     def __call__(self, event: ExchangeEvent) -> None:
@@ -254,8 +256,7 @@ class _Translator:
 
     def _hold(self, event: xchg.SpanHeld) -> None:
         self._results[event.span] = event.result
-        self._oversight.hear(self._plan, event.result)
-        self._held.fire()
+        self._on_held(self._plan, event.result)
         if len(self._results) == len(self._plan.spans):
             results = tuple(self._results[index] for index in range(len(self._plan.spans)))
             self._on_complete(Record(plan=self._plan, results=results))

@@ -2,39 +2,31 @@
 
 from __future__ import annotations
 
-from collections.abc import Awaitable, Callable, Coroutine
-from typing import Any, TypeAlias
+from collections.abc import Callable, Coroutine
+from typing import Any
 
 from .agreement import Agreement
-from .lag import FAR_BEHIND_ROUNDS, Lag, Prove
-from .peers import PeerTable
-from .replica import Replica
-
-Sync: TypeAlias = Callable[[], Awaitable[None]]
-"""Installs a certified state into the replica, or leaves it as it is."""
+from .contact import Contact
+from .driver import DriverSetup
+from .lag import FAR_BEHIND_ROUNDS, Lag
 
 
 class Resync:
     """Without a ``sync`` (None) it is never due, and without ``prove`` peers are believed.
 
-    ``observe`` hears ``state.syncing`` and ``state.unproven``; ``spawn`` runs a proof beside the rounds.
+    Journal points: ``state.syncing`` and ``state.unproven``. ``spawn`` runs a proof beside the rounds.
     """
 
     def __init__(
         self,
-        sync: Sync | None,
-        prove: Prove | None,
-        replica: Replica,
-        peers: PeerTable,
+        setup: DriverSetup,
+        contact: Contact,
         agreement: Agreement,
-        observe: Callable[[str, dict[str, object]], None],
         spawn: Callable[[Coroutine[Any, Any, None]], object],
-        interval_s: float,
-        clock: Callable[[], float],
     ) -> None:
-        self._sync, self._replica, self._peers, self._agreement = sync, replica, peers, agreement
-        self._observe, self._spawn = observe, spawn
-        self._lag = Lag(prove or self._believe, interval_s, clock)
+        self._sync, self._replica, self._peers, self._agreement = setup.sync, setup.replica, contact.peers, agreement
+        self._observe, self._spawn = contact.points.observe, spawn
+        self._lag = Lag(setup.prove or self._believe, setup.rules.timing.heartbeat_interval_s, setup.clock)
 
     @property
     def is_due(self) -> bool:

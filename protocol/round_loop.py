@@ -10,7 +10,7 @@ import asyncio
 from collections import deque
 from collections.abc import Callable
 from dataclasses import replace
-from typing import Any, TypeAlias, assert_never
+from typing import TypeAlias, assert_never
 
 from . import round_machine as machine
 from .agreement import Agreement
@@ -18,13 +18,12 @@ from .amending import Amending, Learned
 from .amendments import RunRules
 from .chunks import Contribution
 from .commit_server import CommitServer
+from .contact import Contact
 from .decided import apply_durably, obtain
+from .driver import DriverSetup
 from .early import EarlyMessages
 from .event_queue import EventQueue
 from .grace import NUM_ROUNDS, Pace
-from .identity import PeerId
-from .lag import Prove
-from .mail import Mail
 from .messages import (
     Amendments,
     Commit,
@@ -39,20 +38,16 @@ from .messages import (
 )
 from .outcomes import Aborted, Outcome, committed
 from .oversight import Oversight
-from .peers import PeerTable
 from .pending import Offer, Pending, ready_of
-from .points import Points
 from .recollection import Recollected
-from .recovery import Recovery
 from .reduction import Reduction
-from .replica import Replica
-from .resync import Resync, Sync
+from .resync import Resync
 from .round_machine import Action, Event, Phase, Received, RoundState, Rules
-from .rule_book import RuleBook
 from .rule_changes import RuleChanges
 from .seclusion import Seclusion
 from .signed_results import is_sealed, is_signed
 from .spec import PROTOCOL_VERSION, Genesis
+from .tasks import Background
 from .transport import RemoteProtocolError, RulesDiffer
 from .vote_writer import VoteWriter
 from .votes import VoteStore, is_alive_in
@@ -69,48 +64,33 @@ class RoundLoop:
 
     def __init__(
         self,
+        setup: DriverSetup,
+        contact: Contact,
         *,
-        book: RuleBook,
-        replica: Replica,
-        lease_samples: int,
-        num_chunks: int,
-        votes: VoteStore,
-        mail: Mail,
-        recovery: Recovery,
-        peers: PeerTable,
-        points: Points,
-        commits: CommitServer,
         queue: EventQueue[Work],
+        votes: VoteStore,
+        commits: CommitServer,
         reduction: Reduction,
         oversight: Oversight,
-        sync: Sync | None,
-        prove: Prove | None,
-        on_new_head: Callable[[], None],
         on_rules: Callable[[Genesis], None],
-        on_rules_differ: Callable[[PeerId], None],
-        clock: Callable[[], float],
-        wall_clock: Callable[[], float],
     ) -> None:
-        self._wall_clock = wall_clock
-        self._book, self._replica, self._votes, self._commits = book, replica, votes, commits
-        self._genesis = genesis = book.rules.at(replica.head_round + 1)
-        self._lease_samples, self._num_chunks = lease_samples, num_chunks
-        self._mail, self._peers, self._points, self._clock = mail, peers, points, clock
-        observe = points.observe
-        self._on_new_head, self._on_rules, self._on_rules_differ = on_new_head, on_rules, on_rules_differ
+        self._setup, self._book, self._replica, self._clock = setup, setup.book, setup.replica, setup.clock
+        self._contact, self._mail, self._peers, self._points = contact, contact.mail, contact.peers, contact.points
+        self._votes, self._commits, self._on_rules = votes, commits, on_rules
         self.queue, self._reduction, self._oversight = queue, reduction, oversight
+        self._genesis = setup.rules
+        timing, observe = self._genesis.timing, contact.points.observe
         self._early = EarlyMessages()
         self._state: RoundState | None = None
         self._paces: deque[Pace] = deque(maxlen=NUM_ROUNDS)
-        interval_s = genesis.timing.heartbeat_interval_s
-        self._seclusion = Seclusion(genesis.timing.quorum_timeout_s, observe)
-        self._vote_writer = VoteWriter(votes, reduction, observe)
-        self._background: set[asyncio.Task[None]] = set()
+        self._background = Background()
         self.pending = Pending()
-        self.amending = Amending(book, mail, observe, interval_s, clock)
-        self._rule_changes = RuleChanges(book, replica, peers, self.amending, recovery, observe, clock)
-        self.agreement = Agreement(genesis.run_id, replica, mail, peers, observe)
-        self._resync = Resync(sync, prove, replica, peers, self.agreement, observe, self.spawn, interval_s, clock)
+        self._seclusion = Seclusion(timing.quorum_timeout_s, observe)
+        self._vote_writer = VoteWriter(votes, reduction, observe)
+        self.amending = Amending(self._book, self._mail, observe, timing.heartbeat_interval_s, self._clock)
+        self._rule_changes = RuleChanges(setup, contact, self.amending)
+        self.agreement = Agreement(self._genesis.run_id, self._replica, self._mail, self._peers, observe)
+        self._resync = Resync(setup, contact, self.agreement, self._background.spawn)
 
     @property
     def round(self) -> int:
@@ -211,7 +191,7 @@ class RoundLoop:
             return False
         self.pending.settle(Aborted("the state was replaced by a newer one"))
         await self.begin()
-        self._on_new_head()
+        self._contact.heartbeats.say_now()
         return True
 
     # --- the rules ----------------------------------------------------------------------------------------------------
@@ -226,7 +206,7 @@ class RoundLoop:
             await self._change_lineage()
         elif rules.at(self.round).rules_id != before.at(self.round).rules_id:
             await self._begin_anew()
-        self._on_new_head()
+        self._contact.heartbeats.say_now()
 
     async def _begin_anew(self) -> None:
         """The same round under other rules, as after a restart: what was promised and voted on holds."""
@@ -280,26 +260,10 @@ class RoundLoop:
         abstain = await asyncio.to_thread(self._votes.forgot, number)
         if abstain and not self._votes.is_unsure:
             self._points.observe("votes.abstaining", {})
-            self._points.observe("votes.abstaining", {})
         self._oversight.begin(self._genesis, standing)
-        rules = Rules(
-            genesis=self._genesis,
-            me=self._mail.me,
-            standing=standing,
-            parent_state=self._replica.state_hash,
-            lease_samples=self._lease_samples,
-            num_chunks=self._num_chunks,
-            abstain=abstain,
-            alternatives=tuple(self._book.rules.possible(number))[1:],
-            began_unix_s=self._wall_clock(),
-            recent=tuple(self._paces),
-            proven=self._oversight.proven,
-            is_signed=is_signed,
-            is_sealed=is_sealed,
-        )
         acceptor = machine.Acceptor() if abstain else await asyncio.to_thread(self._votes.load, number)
         self._points.begin_round()
-        self._state = machine.begin(rules, acceptor, self._peers.views(), self._clock())
+        self._state = machine.begin(self._rules(number, abstain=abstain), acceptor, self._peers.views(), self._clock())
         if acceptor.accepted is not None:
             self._reduction.report_held(acceptor.accepted.record)
         for commit in self._replica.commits(number, 1):
@@ -308,13 +272,31 @@ class RoundLoop:
         for event in self._early.take_all():
             self.queue.put(event)
 
+    def _rules(self, number: int, *, abstain: bool) -> Rules:
+        """What the round machine goes by in this round."""
+        return Rules(
+            genesis=self._genesis,
+            me=self._mail.me,
+            standing=self._replica.standing,
+            parent_state=self._replica.state_hash,
+            lease_samples=self._setup.facts.lease_samples,
+            num_chunks=self._setup.grid.num_chunks,
+            abstain=abstain,
+            alternatives=tuple(self._book.rules.possible(number))[1:],
+            began_unix_s=self._setup.wall_clock(),
+            recent=tuple(self._paces),
+            proven=self._oversight.proven,
+            is_signed=is_signed,
+            is_sealed=is_sealed,
+        )
+
     async def _advance(self, event: Event, at_s: float) -> None:
         if self._state is None:
             return
         try:
             state, actions = machine.advance(self._state, event, at_s)
         except RulesDiffer as error:
-            self._on_rules_differ(error.peer)
+            self._contact.heartbeats.say_to(error.peer)
             return
         except RemoteProtocolError as error:
             self._points.reject(error)
@@ -325,7 +307,7 @@ class RoundLoop:
                 await self._perform(action)
         elif not isinstance(event, Received | machine.Tick):
             # Nobody repeats what happens here. It is due again when the disk may take the vote.
-            self.spawn(self._feed_later(event, self.round))
+            self._background.spawn(self._feed_later(event, self.round))
 
     async def _feed_later(self, event: Event, round_number: int) -> None:
         await asyncio.sleep(self._genesis.timing.heartbeat_interval_s)
@@ -378,24 +360,14 @@ class RoundLoop:
             self.pending.settle(outcome)
         self.agreement.attest(commit, state_hash)
         await self.begin()
-        self._on_new_head()
+        self._contact.heartbeats.say_now()
 
     async def _end_abstention(self, commit: Commit) -> None:
         """A commit with work of this life shows that the rounds are over in which we may have voted in another one."""
         if self._votes.is_abstaining and is_alive_in(commit, self._mail.me, self._mail.life):
             await asyncio.to_thread(self._votes.end_abstention, commit.record.plan.round)
 
-    # --- beside the rounds --------------------------------------------------------------------------------------------
-
-    def spawn(self, work: Any) -> asyncio.Task[None]:
-        """Run in the background until `close`."""
-        task: asyncio.Task[None] = asyncio.ensure_future(work)
-        self._background.add(task)
-        task.add_done_callback(self._background.discard)
-        return task
-
     async def close(self) -> None:
-        for task in self._background:
-            task.cancel()
-        await asyncio.gather(*self._background, return_exceptions=True)
+        """Stop what goes on beside the rounds, and withdraw the contribution."""
+        await self._background.close()
         self.pending.settle(Aborted("the node is stopping"))

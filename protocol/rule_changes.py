@@ -8,31 +8,22 @@ from collections.abc import Callable
 from . import round_machine as machine
 from .amending import Amending, Learned, parsed
 from .amendments import Amendment, RunRules
+from .contact import Contact
+from .driver import DriverSetup
 from .identity import PeerId
 from .messages import Amendments
-from .peers import PeerTable
 from .recovery import Recovery, Sight
-from .replica import Replica
 from .round_machine import RoundState
-from .rule_book import RuleBook
 from .transport import RemoteProtocolError
 
 
 class RuleChanges:
-    """Returns new rules, durable already; the round loop puts them in force. ``observe`` hears ``amendment.…``."""
+    """Returns new rules, durable already; the round loop puts them in force. Journal points: ``amendment.…``."""
 
-    def __init__(
-        self,
-        book: RuleBook,
-        replica: Replica,
-        peers: PeerTable,
-        amending: Amending,
-        recovery: Recovery,
-        observe: Callable[[str, dict[str, object]], None],
-        clock: Callable[[], float],
-    ) -> None:
-        self._book, self._replica, self._peers = book, replica, peers
-        self._amending, self._recovery, self._observe, self._clock = amending, recovery, observe, clock
+    def __init__(self, setup: DriverSetup, contact: Contact, amending: Amending) -> None:
+        self._book, self._replica, self._clock = setup.book, setup.replica, setup.clock
+        self._contact, self._amending, self._observe = contact, amending, contact.points.observe
+        self._recovery = Recovery(setup.identity, setup.folder / "resets.jsonl", setup.clock)
 
     async def hear(self, sender: PeerId, message: Amendments, state: RoundState | None) -> RunRules | None:
         """As `learn`, of what a peer has sent."""
@@ -82,14 +73,13 @@ class RuleChanges:
         return None
 
     def _sight(self, state: RoundState) -> Sight:
-        now_s, timeout_s = self._clock(), state.rules.genesis.timing.heartbeat_timeout_s
-        live = machine.live_roster(state, now_s)
-        ahead = self._peers.ahead(self._replica.head_round)
+        live = machine.live_roster(state, self._clock())
+        ahead = self._contact.peers.ahead(self._replica.head_round)
         return Sight(
             rules=self._book.rules,
             standing=self._replica.standing,
             state_hash=self._replica.state_hash,
             live=live,
             has_quorum=state.rules.quorum.reached(set(live)),
-            is_level=not any(self._peers.all[peer].is_alive(now_s, timeout_s) for peer in ahead),
+            is_level=self._contact.alive.isdisjoint(ahead),
         )

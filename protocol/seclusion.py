@@ -2,9 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
-
 from .messages import Provisional
+from .outcomes import Observe
 
 
 class Seclusion:
@@ -13,7 +12,7 @@ class Seclusion:
     ``quorum.lost``, after ``limit_s``, is for the operator: members may be gone for good.
     """
 
-    def __init__(self, limit_s: float, observe: Callable[[str, dict[str, object]], None]) -> None:
+    def __init__(self, limit_s: float, observe: Observe) -> None:
         self._limit_s, self._observe = limit_s, observe
         self._said: str | None = None
 

@@ -3,9 +3,9 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
 
 from .messages import Accepted
+from .outcomes import Observe
 from .reduction import Reduction
 from .round_machine import Action, Persist
 from .votes import VoteStore
@@ -14,9 +14,7 @@ from .votes import VoteStore
 class VoteWriter:
     """``observe`` hears ``votes.unwritable``, once for as long as it lasts."""
 
-    def __init__(
-        self, votes: VoteStore, reduction: Reduction, observe: Callable[[str, dict[str, object]], None]
-    ) -> None:
+    def __init__(self, votes: VoteStore, reduction: Reduction, observe: Observe) -> None:
         self._votes, self._reduction, self._observe = votes, reduction, observe
         self._is_unwritable = False
 

@@ -23,41 +23,59 @@ P = ParamSpec("P")
 T = TypeVar("T")
 
 
-@dataclass
-class ExchangeContext:
-    """One attempt's plan with everything that is needed to carry it out."""
+@dataclass(frozen=True)
+class ExchangeHost:
+    """What one node brings to all its exchanges."""
 
-    plan: Plan
     me: PeerId
-    contribution: Contribution | None
-    """Mine, if the plan counts on exactly it."""
     grid: ChunkGrid
     transport: Transport
-    result: ResultBuffer
-    on_event: Callable[[ExchangeEvent], None]
-    settings: ExchangeSettings
     executor: Executor
-    trust: TrustConfig
-    limits: LimitsConfig
+    """For CPU and disk work."""
+    settings: ExchangeSettings
     is_alive: Callable[[PeerId], bool]
     """Whether a member is still heard from; owners do not wait for the others."""
+
+
+@dataclass(frozen=True)
+class Attempt:
+    """One plan, and what its exchange goes by on this node."""
+
+    plan: Plan
+    contribution: Contribution | None
+    """This node's own; None if it has none: it then serves the spans it owns and nothing else."""
+    result: ResultBuffer
+    trust: TrustConfig
+    """Of the rules that the plan is made under, as `limits`: they decide weights and aggregation."""
+    limits: LimitsConfig
     sign: Callable[[SpanResult], SpanResult]
-    """Signs a result of mine and notes it on disk first."""
-    counters: ExchangeCounters = field(default_factory=ExchangeCounters)
-    _said: set[type[ExchangeEvent]] = field(default_factory=set[type[ExchangeEvent]])
+    """Signs a result of ours and notes it on disk first. Blocking; raises `AlreadySigned`, or OSError."""
+    on_event: Callable[[ExchangeEvent], None]
+    """Called in the event loop, in order."""
 
     @cached_property
     def plan_id(self) -> str:
         return self.plan.content_id()
 
+
+@dataclass
+class ExchangeContext:
+    """One attempt on one node, while it goes on: what its owners and members share."""
+
+    host: ExchangeHost
+    attempt: Attempt
+    """Its contribution is the one that the plan counts on, or None."""
+    counters: ExchangeCounters = field(default_factory=ExchangeCounters)
+    _said: set[type[ExchangeEvent]] = field(default_factory=set[type[ExchangeEvent]])
+
     def say_once(self, event: FirstChunkSent | FirstChunkReduced) -> None:
         if type(event) not in self._said:
             self._said.add(type(event))
-            self.on_event(event)
+            self.attempt.on_event(event)
 
     async def off_loop(self, work: Callable[P, T], *args: P.args, **kwargs: P.kwargs) -> T:
         """Run CPU or disk work in the executor."""
-        return await off_loop(self.executor, work, *args, **kwargs)
+        return await off_loop(self.host.executor, work, *args, **kwargs)
 
     async def write(self, stream: ByteStream, frame: Buffer) -> None:
         start_s = time.perf_counter()
@@ -66,7 +84,7 @@ class ExchangeContext:
         self.counters.count_sent(stream.remote, len(frame))
 
     async def write_payload(self, stream: ByteStream, payload: Buffer) -> None:
-        for piece in pieces(payload, self.settings.frame_bytes):
+        for piece in pieces(payload, self.host.settings.frame_bytes):
             await self.write(stream, piece)
 
     async def read_payload(self, stream: ByteStream, num_bytes: int) -> Buffer:
@@ -78,4 +96,4 @@ class ExchangeContext:
 
     async def hold(self, span: int, result: SpanResult) -> None:
         """Make a complete span durable."""
-        await self.off_loop(self.result.hold, self.plan.spans[span], result.digest)
+        await self.off_loop(self.attempt.result.hold, self.attempt.plan.spans[span], result.digest)

@@ -8,22 +8,19 @@ all-reduce; Ryabinin et al. 2021, "Moshpit SGD", and hivemind's averager use the
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable
-from concurrent.futures import Executor
+from dataclasses import replace
 
-from ..chunks import ChunkGrid, Contribution, covers
+from ..chunks import ChunkGrid, covers
 from ..evidence import Part
 from ..identity import PeerId
 from ..record import Plan, SpanResult
-from ..results import ResultBuffer
-from ..spec import LimitsConfig, TrustConfig
 from ..stream_limit import StreamLimit
 from ..tasks import run_all
-from ..transport import ByteStream, RemoteProtocolError, Transport
+from ..transport import ByteStream, RemoteProtocolError
 from ..wakeup import Signal
 from . import wire
-from .context import ExchangeContext
-from .events import ExchangeCounters, ExchangeEvent, ExchangeReport, ExchangeSettings, SpanLost
+from .context import Attempt, ExchangeContext, ExchangeHost
+from .events import ExchangeCounters, ExchangeReport, SpanLost
 from .member import SpanMember
 from .owner import SpanOwner
 
@@ -34,13 +31,12 @@ class SpanInbox:
     A stream may come before its plan does and then waits for `ExchangeSettings.contact_timeout_s`.
     """
 
-    def __init__(self, transport: Transport, grid: ChunkGrid, settings: ExchangeSettings | None = None) -> None:
-        self._grid = grid
-        self._settings = settings or ExchangeSettings()
+    def __init__(self, host: ExchangeHost) -> None:
+        self._grid, self._settings = host.grid, host.settings
         self._exchanges: dict[str, Exchange] = {}
         self._limit = StreamLimit(self._settings.max_streams_per_peer)
         self._changed = Signal()
-        transport.serve(wire.PROTOCOL, self._handle)
+        host.transport.serve(wire.PROTOCOL, self._handle)
 
     def attach(self, exchange: Exchange) -> None:
         self._exchanges[exchange.plan_id] = exchange
@@ -73,50 +69,30 @@ class SpanInbox:
 class Exchange:
     """Carries out one plan on this node.
 
-    ``contribution`` is this node's own, or None if it has none (it then serves the spans it owns and nothing else).
-    ``trust`` and ``limits`` are those of the rules that the plan is made under: they decide weights and aggregation.
-    ``is_alive``: whether a member is still heard from. ``sign`` signs our results; it may raise `AlreadySigned`.
     Events are delivered in order by plain calls in the event loop. A failing member costs only its own contribution, a
     failing owner only its spans; neither raises. Cancelling `run` ends all streams of the plan.
 
     Raises `RemoteProtocolError` naming the leader for a plan that does not fit the grid or weighs nothing.
     """
 
-    def __init__(
-        self,
-        plan: Plan,
-        me: PeerId,
-        contribution: Contribution | None,
-        grid: ChunkGrid,
-        transport: Transport,
-        inbox: SpanInbox,
-        result: ResultBuffer,
-        on_event: Callable[[ExchangeEvent], None],
-        settings: ExchangeSettings,
-        executor: Executor,
-        *,
-        trust: TrustConfig,
-        limits: LimitsConfig,
-        is_alive: Callable[[PeerId], bool],
-        sign: Callable[[SpanResult], SpanResult],
-    ) -> None:
-        check_plan(plan, grid)
-        mine = contribution if contribution and _counts_on(plan, me, contribution) else None
-        terms = trust, limits, is_alive, sign
-        self._context = ExchangeContext(plan, me, mine, grid, transport, result, on_event, settings, executor, *terms)
+    def __init__(self, host: ExchangeHost, inbox: SpanInbox, attempt: Attempt) -> None:
+        check_plan(attempt.plan, host.grid)
+        if not _is_counted_on(attempt, host.me):
+            attempt = replace(attempt, contribution=None)
+        self._context = ExchangeContext(host, attempt)
         self._inbox = inbox
-        spans = enumerate(plan.spans)
-        self._owners = {index: SpanOwner(self._context, index) for index, span in spans if span.owner == me}
+        spans = enumerate(attempt.plan.spans)
+        self._owners = {index: SpanOwner(self._context, index) for index, span in spans if span.owner == host.me}
         self._streams: set[asyncio.Task[None]] = set()
 
     @property
     def plan(self) -> Plan:
         """What it carries out."""
-        return self._context.plan
+        return self._context.attempt.plan
 
     @property
     def plan_id(self) -> str:
-        return self._context.plan_id
+        return self._context.attempt.plan_id
 
     @property
     def counters(self) -> ExchangeCounters:
@@ -130,9 +106,9 @@ class Exchange:
         for owner in self._owners.values():
             if (parts := owner.exhibit(chunk)) is not None:
                 return parts
-        mine, contribution = self._context.me, self._context.contribution
-        part = None if contribution is None else Part.of(contribution, self._context.grid, chunk)
-        return [part if member.peer == mine else None for member in self._context.plan.members]
+        host, contribution = self._context.host, self._context.attempt.contribution
+        part = None if contribution is None else Part.of(contribution, host.grid, chunk)
+        return [part if member.peer == host.me else None for member in self.plan.members]
 
     async def run(self) -> ExchangeReport:
         """Returns when every span is durable or lost here, and every member that still listens has been served.
@@ -152,10 +128,10 @@ class Exchange:
             await self._end_streams()
 
     def _members(self) -> list[SpanMember]:
-        contribution = self._context.contribution
+        contribution = self._context.attempt.contribution
         if contribution is None:
             return []
-        others = [index for index in range(len(self._context.plan.spans)) if index not in self._owners]
+        others = [index for index in range(len(self.plan.spans)) if index not in self._owners]
         return [SpanMember(self._context, index, contribution) for index in others]
 
     async def serve(self, stream: ByteStream, header: wire.SpanHeader) -> None:
@@ -192,5 +168,7 @@ def check_plan(plan: Plan, grid: ChunkGrid) -> None:
         raise RemoteProtocolError(plan.leader, "plan without tokens")
 
 
-def _counts_on(plan: Plan, me: PeerId, contribution: Contribution) -> bool:
-    return any(member.peer == me and member.commitment == contribution.commitment for member in plan.members)
+def _is_counted_on(attempt: Attempt, me: PeerId) -> bool:
+    """Whether the plan counts on exactly the contribution that we have."""
+    mine = None if attempt.contribution is None else attempt.contribution.commitment
+    return any(member.peer == me and member.commitment == mine for member in attempt.plan.members)

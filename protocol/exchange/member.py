@@ -21,10 +21,10 @@ class SpanMember:
     """Exchanges one span with its owner."""
 
     def __init__(self, context: ExchangeContext, span: int, contribution: Contribution) -> None:
-        self._context = context
+        self._context, self._attempt, self._host = context, context.attempt, context.host
         self.span = span
-        self._owner = context.plan.spans[span].owner
-        self._chunks = span_chunks(context.grid, context.plan.spans[span])
+        self._owner = self._attempt.plan.spans[span].owner
+        self._chunks = span_chunks(self._host.grid, self._attempt.plan.spans[span])
         self._contribution = contribution
         self._leaves: list[Leaf] = []
         """Of the chunks of the mean that have arrived."""
@@ -33,7 +33,7 @@ class SpanMember:
     async def run(self) -> SpanResult | SpanLost | None:
         """The span's result once it is durable here; `SpanLost` if the owner fails; None if it excluded this node."""
         try:
-            stream = await self._context.transport.open(self._owner, wire.PROTOCOL)
+            stream = await self._host.transport.open(self._owner, wire.PROTOCOL)
         except PeerUnreachable as error:
             return self._lose(f"unreachable: {error.why}")
         try:
@@ -46,12 +46,12 @@ class SpanMember:
             await stream.close()
         if result is not None:
             await self._context.hold(self.span, result)
-            self._context.on_event(SpanHeld(self.span, result))
+            self._attempt.on_event(SpanHeld(self.span, result))
         return result
 
     def _lose(self, why: str, rule: str | None = None) -> SpanLost:
         lost = SpanLost(self.span, self._owner, why[: wire.MAX_REASON_BYTES], rule)
-        self._context.on_event(lost)
+        self._attempt.on_event(lost)
         return lost
 
     async def _exchange(self, stream: ByteStream) -> SpanResult | None:
@@ -63,21 +63,21 @@ class SpanMember:
             await asyncio.wait({sender})
 
     async def _send(self, stream: ByteStream) -> None:
-        contribution, context = self._contribution, self._context
+        contribution = self._contribution
         try:
             first, stop = self._chunks.start, self._chunks.stop
             proof = contribution.tree.proof(first, stop - first)
-            header = wire.SpanHeader(context.plan_id, self.span, contribution.leaves[first:stop] + proof)
-            await context.write(stream, header.encode())
+            header = wire.SpanHeader(self._attempt.plan_id, self.span, contribution.leaves[first:stop] + proof)
+            await self._context.write(stream, header.encode())
             for chunk in self._chunks:
-                await context.write_payload(stream, contribution.encoded[context.grid.encoded_range(chunk)])
-                context.say_once(FirstChunkSent(self.span))
+                await self._context.write_payload(stream, contribution.encoded[self._host.grid.encoded_range(chunk)])
+                self._context.say_once(FirstChunkSent(self.span))
         except StreamClosed:
             # Whatever the owner had to say about it, the receiving half reads.
             return
 
     async def _receive(self, stream: ByteStream) -> SpanResult | None:
-        limit = wire.max_control_bytes(self._context.plan)
+        limit = wire.max_control_bytes(self._attempt.plan)
         while True:
             started_s = time.perf_counter()
             frame = await wire.Control.read(stream, limit)
@@ -91,7 +91,7 @@ class SpanMember:
                     pass
                 case wire.EXCLUDED:
                     why = frame.text[: wire.MAX_REASON_BYTES].decode(errors="replace")
-                    self._context.on_event(SelfExcluded(self.span, self._owner, why))
+                    self._attempt.on_event(SelfExcluded(self.span, self._owner, why))
                     return None
                 case wire.FINAL:
                     return await self._accept(stream, frame.text)
@@ -100,7 +100,7 @@ class SpanMember:
 
     def _reset(self) -> None:
         self._num_resets += 1
-        if self._num_resets > len(self._context.plan.members):
+        if self._num_resets > len(self._attempt.plan.members):
             raise RemoteProtocolError(self._owner, "more resets than members")
         self._leaves.clear()
 
@@ -108,19 +108,19 @@ class SpanMember:
         if position != len(self._leaves) or position >= len(self._chunks):
             raise RemoteProtocolError(self._owner, "chunk out of order", f"{position}, not {len(self._leaves)}")
         chunk = self._chunks[position]
-        data = await self._context.read_payload(stream, self._context.grid.encoded_bytes(chunk))
+        data = await self._context.read_payload(stream, self._host.grid.encoded_bytes(chunk))
         leaf = await self._context.off_loop(self._check, chunk, data)
-        self._context.result.write_chunk(chunk, data)
+        self._attempt.result.write_chunk(chunk, data)
         self._leaves.append(leaf)
 
     def _check(self, chunk: int, data: Buffer) -> Leaf:
         """Refuse a mean that no encoder produces, and hash it (runs in the executor)."""
         started_s = time.perf_counter()
         try:
-            self._context.grid.codec.check(data, self._context.grid.chunk_length(chunk))
+            self._host.grid.codec.check(data, self._host.grid.chunk_length(chunk))
         except InvalidEncoding as error:
             raise RemoteProtocolError(self._owner, "invalid encoding", f"mean of chunk {chunk}: {error}") from None
-        leaf = leaf_of(self._context.grid, chunk, data)
+        leaf = leaf_of(self._host.grid, chunk, data)
         self._context.counters.check_s += time.perf_counter() - started_s
         return leaf
 
@@ -134,12 +134,12 @@ class SpanMember:
         return result
 
     def _parse(self, text: bytes) -> SpanResult:
-        plan = self._context.plan
+        plan = self._attempt.plan
         try:
             result = parse(SpanResult, text)
         except Unreadable:
             raise RemoteProtocolError(self._owner, "malformed span result") from None
-        is_mine = result.plan == self._context.plan_id and result.span == self.span
+        is_mine = result.plan == self._attempt.plan_id and result.span == self.span
         if not is_mine or len(result.included) != len(plan.members) or not any(result.included):
             raise RemoteProtocolError(self._owner, "span result of another plan")
         if not is_signed(result, self._owner):

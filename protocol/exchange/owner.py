@@ -50,10 +50,10 @@ class SpanOwner:
     """Reduces one span of a plan that this node owns."""
 
     def __init__(self, context: ExchangeContext, span: int) -> None:
-        self._context = context
+        self._context, self._attempt, self._host = context, context.attempt, context.host
         self._span = span
-        self._chunks = span_chunks(context.grid, context.plan.spans[span])
-        members = context.plan.members
+        self._chunks = span_chunks(self._host.grid, self._attempt.plan.spans[span])
+        members = self._attempt.plan.members
         self._ledger = SpanLedger(len(members), len(self._chunks), self._weigh)
         self._index = {member.peer: index for index, member in enumerate(members)}
         self._received: list[list[Buffer]] = [[] for _ in members]
@@ -83,16 +83,16 @@ class SpanOwner:
                 timer.cancel()
 
     def _weigh(self, included: Sequence[bool]) -> Sequence[float]:
-        return weights(self._context.plan, included, self._context.trust, self._context.limits)
+        return weights(self._attempt.plan, included, self._attempt.trust, self._attempt.limits)
 
     def _refuse(self) -> None:
         """Leave out whom the plan itself shows to be unfit, as every owner does."""
-        for member, refusal in refusals(self._context.plan.members).items():
+        for member, refusal in refusals(self._attempt.plan.members).items():
             self._exclude(member, refusal.rule, str(refusal), value=refusal.value, limit=refusal.limit)
 
     def _take_own(self) -> None:
-        mine = self._index.get(self._context.me)
-        contribution = self._context.contribution
+        mine = self._index.get(self._host.me)
+        contribution = self._attempt.contribution
         if mine is None:
             return
         self._contacted.add(mine)
@@ -105,7 +105,7 @@ class SpanOwner:
         leaves = contribution.leaves[first : first + count]
         self._proofs[mine] = (leaves, contribution.tree.proof(first, count))
         for chunk in self._chunks:
-            self._received[mine].append(contribution.encoded[self._context.grid.encoded_range(chunk)])
+            self._received[mine].append(contribution.encoded[self._host.grid.encoded_range(chunk)])
             self._ledger.receive(mine)
 
     async def _reduce_next(self) -> None:
@@ -131,9 +131,9 @@ class SpanOwner:
         self, generation: Generation, chunk: int, members: list[int], datas: list[Buffer], shares: list[float]
     ) -> Buffer:
         """Encoded mean of a chunk (runs in the executor)."""
-        grid, counters = self._context.grid, self._context.counters
+        grid, counters = self._host.grid, self._context.counters
         started_s = time.perf_counter()
-        reduced = reduce_chunk(grid, self._chunks[chunk], datas, shares, self._context.trust.aggregation)
+        reduced = reduce_chunk(grid, self._chunks[chunk], datas, shares, self._attempt.trust.aggregation)
         counters.reduce_s += time.perf_counter() - started_s
         generation.leaves.append(leaf_of(grid, self._chunks[chunk], reduced.encoded.data))
         generation.left_out += [each._replace(contribution=members[each.contribution]) for each in reduced.left_out]
@@ -142,7 +142,7 @@ class SpanOwner:
 
     def _measure_error(self, generation: Generation, mean: Float32Array, encoded: Bytes) -> None:
         decoded = np.empty_like(mean)
-        self._context.grid.codec.decode(encoded, decoded)
+        self._host.grid.codec.decode(encoded, decoded)
         decoded -= mean
         generation.squared_error += float(np.dot(decoded, decoded))
         generation.squared_mean += float(np.dot(mean, mean))
@@ -152,27 +152,26 @@ class SpanOwner:
         for member in sorted({left_out.contribution for left_out in self._generation.left_out}):
             each = [left_out for left_out in self._generation.left_out if left_out.contribution == member]
             worst = min(each, key=lambda left_out: left_out.value - left_out.limit)
-            peer, rule = self._context.plan.members[member].peer, self._context.trust.aggregation
-            self._context.on_event(MemberLeftOut(self._span, peer, rule, len(each), worst.value, worst.limit))
+            peer, rule = self._attempt.plan.members[member].peer, self._attempt.trust.aggregation
+            self._attempt.on_event(MemberLeftOut(self._span, peer, rule, len(each), worst.value, worst.limit))
 
     async def _finish(self) -> SpanResult | SpanLost:
-        context = self._context
-        context.counters.squared_error += self._generation.squared_error
-        context.counters.squared_mean += self._generation.squared_mean
+        self._context.counters.squared_error += self._generation.squared_error
+        self._context.counters.squared_mean += self._generation.squared_mean
         digest = Tree(self._generation.leaves).root.digest
         included = self._ledger.included
         self._report_left_out()
-        result = SpanResult(plan=context.plan_id, span=self._span, included=included, digest=digest)
+        result = SpanResult(plan=self._attempt.plan_id, span=self._span, included=included, digest=digest)
         try:
-            self._result = await context.off_loop(context.sign, result)
+            self._result = await self._context.off_loop(self._attempt.sign, result)
         except AlreadySigned as error:
             return self._give_up(str(error))
-        context.on_event(SpanReduced(self._span, self._result))
+        self._attempt.on_event(SpanReduced(self._span, self._result))
         self._changed.fire()
         for chunk, mean in zip(self._chunks, self._generation.means, strict=True):
-            context.result.write_chunk(chunk, mean)
-        await context.hold(self._span, self._result)
-        context.on_event(SpanHeld(self._span, self._result))
+            self._attempt.result.write_chunk(chunk, mean)
+        await self._context.hold(self._span, self._result)
+        self._attempt.on_event(SpanHeld(self._span, self._result))
         return self._result
 
     def exhibit(self, chunk: int) -> list[Part | None] | None:
@@ -183,7 +182,7 @@ class SpanOwner:
         return [self._part(member, chunk) if is_in else None for member, is_in in flags]
 
     def _part(self, member: int, chunk: int) -> Part:
-        first, num_chunks = self._chunks.start, self._context.grid.num_chunks
+        first, num_chunks = self._chunks.start, self._host.grid.num_chunks
         leaves, proof = self._proofs[member]
         return Part(
             leaves[chunk - first],
@@ -192,8 +191,8 @@ class SpanOwner:
         )
 
     def _give_up(self, why: str) -> SpanLost:
-        self._lost = SpanLost(self._span, self._context.me, why)
-        self._context.on_event(self._lost)
+        self._lost = SpanLost(self._span, self._host.me, why)
+        self._attempt.on_event(self._lost)
         self._changed.fire()
         return self._lost
 
@@ -211,19 +210,19 @@ class SpanOwner:
     ) -> None:
         if self._ledger.exclude(member, rule):
             self._received[member].clear()
-            peer = self._context.plan.members[member].peer
-            self._context.on_event(MemberExcluded(self._span, peer, rule, detail, misconduct, value, limit))
+            peer = self._attempt.plan.members[member].peer
+            self._attempt.on_event(MemberExcluded(self._span, peer, rule, detail, misconduct, value, limit))
             self._changed.fire()
 
     async def _contact_timer(self) -> None:
         """Go on without members that open no stream: at once when they are dead, else when the time is over."""
-        limit_s, step_s = self._context.settings.contact_timeout_s, self._context.settings.keepalive_interval_s
+        limit_s, step_s = self._host.settings.contact_timeout_s, self._host.settings.keepalive_interval_s
         waited_s = 0.0
         while waited_s < limit_s:
             await asyncio.sleep(min(step_s, limit_s - waited_s))
             waited_s += step_s
             for member in self._missing():
-                if not self._context.is_alive(self._context.plan.members[member].peer):
+                if not self._host.is_alive(self._attempt.plan.members[member].peer):
                     self._exclude(member, "dead", "it opened no stream, and its heartbeats have stopped")
         for member in self._missing():
             self._exclude(member, "no contact", f"it opened no stream within {limit_s:g} s of the plan")
@@ -232,7 +231,7 @@ class SpanOwner:
         return [member for member in self._ledger.members if member not in self._contacted]
 
     async def _delivery_timer(self) -> None:
-        limit_s = self._context.plan.attempt_timeout_s * self._context.settings.contribution_share
+        limit_s = self._attempt.plan.attempt_timeout_s * self._host.settings.contribution_share
         await asyncio.sleep(limit_s)
         for member in self._ledger.members:
             self._exclude(member, "too slow", f"its contribution was not complete within {limit_s:g} s")
@@ -266,7 +265,7 @@ class SpanOwner:
         """Tell a member that it is out, and let it close the stream, so that the reason is not lost on the way."""
         with contextlib.suppress(StreamClosed, RemoteProtocolError, TimeoutError):
             await self._control(stream, wire.EXCLUDED, text=why.encode()[: wire.MAX_REASON_BYTES])
-            async with asyncio.timeout(self._context.settings.keepalive_interval_s):
+            async with asyncio.timeout(self._host.settings.keepalive_interval_s):
                 while True:
                     await stream.read(MAX_FRAME_BYTES)
 
@@ -281,7 +280,7 @@ class SpanOwner:
     async def _receive_chunks(self, stream: ByteStream, member: int, header: wire.SpanHeader) -> None:
         leaves = self._committed_leaves(stream, member, header)
         for chunk, leaf in zip(self._chunks, leaves, strict=True):
-            data = await self._context.read_payload(stream, self._context.grid.encoded_bytes(chunk))
+            data = await self._context.read_payload(stream, self._host.grid.encoded_bytes(chunk))
             await self._context.off_loop(self._check, stream, chunk, leaf, data)
             if member in self._ledger.excluded:
                 return
@@ -290,10 +289,10 @@ class SpanOwner:
             self._changed.fire()
 
     def _committed_leaves(self, stream: ByteStream, member: int, header: wire.SpanHeader) -> tuple[Leaf, ...]:
-        committed, num_chunks = self._context.plan.members[member], len(self._chunks)
+        committed, num_chunks = self._attempt.plan.members[member], len(self._chunks)
         root = Root(committed.commitment, committed.squared_norm)
         leaves, proof = header.entries[:num_chunks], header.entries[num_chunks:]
-        if len(leaves) == num_chunks and verify(root, self._context.grid.num_chunks, self._chunks.start, leaves, proof):
+        if len(leaves) == num_chunks and verify(root, self._host.grid.num_chunks, self._chunks.start, leaves, proof):
             self._proofs[member] = (leaves, proof)
             return leaves
         raise RemoteProtocolError(stream.remote, "leaves do not match the commitment")
@@ -301,7 +300,7 @@ class SpanOwner:
     def _check(self, stream: ByteStream, chunk: int, leaf: Leaf, data: Buffer) -> None:
         """Refuse a chunk that is not what was committed to or that no encoder produces (runs in the executor)."""
         started_s = time.perf_counter()
-        grid, num_elements = self._context.grid, self._context.grid.chunk_length(chunk)
+        grid, num_elements = self._host.grid, self._host.grid.chunk_length(chunk)
         if chunk_digest(data) != leaf.digest:
             raise RemoteProtocolError(stream.remote, "chunk does not match its digest", f"chunk {chunk}")
         try:
@@ -339,7 +338,7 @@ class SpanOwner:
         return self._lost.why if self._lost is not None else self._ledger.excluded.get(member)
 
     async def _wait_or_keep_alive(self, stream: ByteStream) -> None:
-        if not await self._changed.wait_for(self._context.settings.keepalive_interval_s):
+        if not await self._changed.wait_for(self._host.settings.keepalive_interval_s):
             await self._control(stream, wire.KEEPALIVE)
 
     async def _control(self, stream: ByteStream, tag: bytes, argument: int = 0, text: bytes = b"") -> None:

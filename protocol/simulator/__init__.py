@@ -10,6 +10,8 @@ settings with it (``atoll simulate``), tests hunt in it for violations, benchmar
 | `network`       | latency, loss, duplication, bandwidth, partitions, dial-out-only peers       |
 | `nodes`         | a node and its disk                                                          |
 | `behaviours`    | honest and misbehaving peers                                                 |
+| `heartbeats`    | heartbeats, and the ticks of machines                                        |
+| `mail`          | all other messages                                                           |
 | `exchanges`     | bulk transfers                                                               |
 | `world`         | nodes, network and machines together; faults                                 |
 | `checks`        | S1 and S2 at every vote and decision                                         |
@@ -21,8 +23,6 @@ from .behaviours import BEHAVIOURS, Behaviour
 from .network import Link, Network, NetworkModel, Path
 from .nodes import Disk, Node, Violation, digest, people, world_genesis
 from .world import World
-
-"""Former name."""
 
 __all__ = [
     "BEHAVIOURS",

@@ -91,7 +91,7 @@ class FaultySwarm(World):
 
     # --- messages -----------------------------------------------------------------------------------------------------
 
-    def _deliver(self, receiver: PeerId, event: Received) -> None:
+    def deliver(self, receiver: PeerId, event: Received) -> None:
         extra_s = self.slowness_s.get(event.sender, 0.0) + self.slowness_s.get(receiver, 0.0)
         if event.sender == receiver or not extra_s:
             self._deliver_now(receiver, event)
@@ -100,7 +100,7 @@ class FaultySwarm(World):
 
     def _deliver_now(self, receiver: PeerId, event: Received) -> None:
         if self._is_timely(event.sender, receiver):
-            super()._deliver(receiver, event)
+            super().deliver(receiver, event)
 
     def _is_timely(self, sender: PeerId, receiver: PeerId) -> bool:
         """What `Guard` and `Envelope.open` say of the expiry in the header, given how far the two clocks are apart."""
@@ -138,7 +138,7 @@ class FaultySwarm(World):
         """A joiner appears."""
         self.nodes[peer] = Node(peer)
         self.restart_empty(peer)
-        self._begin_beating(peer, len(self.nodes))
+        self.heartbeats.begin(peer, len(self.nodes))
 
     def _rules(self, **facts: Any) -> Rules:
         rules = Rules(**facts)

@@ -2,7 +2,7 @@
 
 `World.run` follows the clock. Everything random is drawn from one seeded generator, and nothing depends on the order of
 a set or on hashes, so a seed replays a run exactly. Faults are methods, for schedules; `passes` and `on_action` are
-hooks, for tests that strike at one message or one moment.
+hooks, for tests that strike at one message or one moment. `mail`, `heartbeats` and `exchanges` move what nodes say.
 """
 
 from __future__ import annotations
@@ -13,18 +13,7 @@ from typing import assert_never
 
 from ..grace import NUM_ROUNDS
 from ..identity import PeerId
-from ..messages import (
-    Commit,
-    CommitRequest,
-    Heartbeat,
-    Message,
-    PlanMessage,
-    Prepare,
-    Proposal,
-    Ready,
-    Vote,
-    round_of,
-)
+from ..messages import Commit, Heartbeat, Message, Ready
 from ..round_machine import (
     Acceptor,
     Action,
@@ -46,7 +35,6 @@ from ..round_machine import (
     Woke,
     advance,
     begin,
-    is_routine,
     pace_of,
 )
 from ..spec import Genesis
@@ -55,10 +43,11 @@ from ..transport import RemoteProtocolError
 from .checks import Checks
 from .clock import Clock, Work
 from .exchanges import Exchanges
+from .heartbeats import Heartbeats
+from .mail import Mail
 from .network import Link, Network, NetworkModel
 from .nodes import Node, digest, state_hash
 
-_TICKS_PER_HEARTBEAT = 2
 _MAX_INBOX = 4096
 """Messages that a suspended node's sockets hold; later ones are lost."""
 
@@ -110,9 +99,10 @@ class World(Clock):
         self._amnesia, self._rules_type = amnesia, rules_type
         self._num_chunks, self._lease_samples, self._state_bytes = num_chunks, lease_samples, state_bytes
         self._exchanges = Exchanges(self, contribution_bytes, num_chunks)
+        self.mail, self.heartbeats = Mail(self), Heartbeats(self)
         for number, peer in enumerate(self.nodes):
             self.start(peer)
-            self._begin_beating(peer, number)
+            self.heartbeats.begin(peer, number)
 
     @property
     def decided(self) -> dict[int, str]:
@@ -155,7 +145,7 @@ class World(Clock):
         if self.now - node.slept_since_s > self.genesis.timing.heartbeat_timeout_s:
             self.feed(node, Woke())
         for event in inbox:
-            self._take(node, event)
+            self.mail.take(node, event)
         self.feed(node, Tick())
 
     def jump_clock(self, peer: PeerId, by_s: float) -> None:
@@ -196,7 +186,7 @@ class World(Clock):
         if donor is not None:
             node.disk.commits = list(donor.disk.commits)
         self.start(node.peer)
-        self._begin_beating(node.peer, len(self.nodes) - 1)
+        self.heartbeats.begin(node.peer, len(self.nodes) - 1)
 
     # --- running ------------------------------------------------------------------------------------------------------
 
@@ -283,117 +273,17 @@ class World(Clock):
             self.feed(node, ResultsHeld(plan_id, digests))
         early, node.early = node.early, {}
         for event in early.values():
-            self._take(node, event)
+            self.mail.take(node, event)
         if node.is_up:
             self.on_begin(node)
 
-    def _begin_beating(self, peer: PeerId, number: int) -> None:
-        interval_s = self.genesis.timing.heartbeat_interval_s
-        first_s = self.now + interval_s / 2 * ((number * 0.618) % 1.0)  # not all at once
-        self.at(first_s, self._beat, peer)
-        self.at(first_s, self._tick, peer)
-
-    def _beat(self, peer: PeerId) -> None:
-        """A heartbeat to everybody, for ever."""
-        node = self.nodes[peer]
-        self.at(self.now + self.genesis.timing.heartbeat_interval_s, self._beat, peer)
-        if node.is_running and node.is_honest:
-            self._spread(peer, self._heartbeat_of(node))
-        elif node.is_running:
-            self._post(node, self.nodes, self._heartbeat_of(node))
-
-    def _spread(self, sender: PeerId, body: Heartbeat) -> None:
-        """A heartbeat to everybody, in one delivery per path: there are more of these than of all other messages."""
-        network = self.network
-        arriving: dict[float, list[PeerId]] = {}
-        for receiver in self.nodes:
-            if self.passes(sender, receiver, body) and network.delivers(sender, receiver):
-                arriving.setdefault(network.path_latency_s(sender, receiver), []).append(receiver)
-        jitter_s = self.random.uniform(*network.model.latency_s)
-        for latency_s, receivers in arriving.items():
-            self.at(self.now + latency_s + jitter_s, self._hear, receivers, sender, body)
-
-    def _hear(self, receivers: list[PeerId], sender: PeerId, body: Heartbeat) -> None:
-        now = self.now
-        for receiver in receivers:
-            node = self.nodes[receiver]
-            state = node.state
-            if state is None:
-                continue
-            view = node.heard.get(sender) or state.peers.get(sender)
-            here = now + node.clock_offset_s
-            if not node.is_asleep and view is not None and is_routine(state, view, body, here):
-                node.heard[sender] = PeerView(here, body)
-            else:
-                self.feed(node, Received(sender, body, b""))
-
-    def _heartbeat_of(self, node: Node) -> Heartbeat:
-        said = node.heartbeat
-        facts = {"round": node.round - 1, "phase": node.told_phase, "reachable": node.reachable, **node.progress}
-        if said is not None and all(getattr(said, name) == value for name, value in facts.items()):
-            return said
-        node.heartbeat = Heartbeat.model_validate({**facts, "state_hash": state_hash(node.disk.commits)})
-        return node.heartbeat
-
-    def _tick(self, peer: PeerId) -> None:
-        node = self.nodes[peer]
-        self.at(self.now + self.genesis.timing.heartbeat_interval_s / _TICKS_PER_HEARTBEAT, self._tick, peer)
-        if node.is_running:
-            self.feed(node, Tick())
-
-    # --- messages -----------------------------------------------------------------------------------------------------
-
-    def _post(self, node: Node, to: Iterable[PeerId], body: Message) -> None:
-        """Send a message; one to ourselves arrives at once, whatever the network does."""
-        sender, honest = node.peer, Received(node.peer, body, self._seal(node, body))
-        for receiver in to:
-            event = honest if node.is_honest else self._as_said(node, receiver, body)
-            if event is None or receiver not in self.nodes:
-                continue
-            if receiver == sender:
-                self.at(self.now, self._deliver, receiver, event)
-            elif self.passes(sender, receiver, event.body):
-                for delay_s in self.network.delays_s(sender, receiver):
-                    self.at(self.now + delay_s, self._deliver, receiver, event)
-
-    def _as_said(self, node: Node, receiver: PeerId, body: Message) -> Received | None:
-        said = node.behaviour.says(receiver, body)
-        return None if said is None else Received(node.peer, said, self._seal(node, said))
-
-    def _seal(self, node: Node, body: Message) -> bytes:
-        """The stub of an envelope. Only those of votes are ever quoted."""
-        if not isinstance(body, Vote):
-            return b""
-        self.checks.check_vote(node, body)
-        return self.checks.paper(node.peer, body)
-
-    def _deliver(self, receiver: PeerId, event: Received) -> None:
+    def deliver(self, receiver: PeerId, event: Received) -> None:
+        """A message has come through the network."""
         node = self.nodes[receiver]
         if isinstance(event.body, Heartbeat) or node.is_asleep:
             self.feed(node, event)
         elif node.is_up:
-            self._take(node, event)
-
-    def _take(self, node: Node, event: Event) -> None:
-        """Messages of this round go to the machine, those of the next wait, those of past ones get the commit."""
-        if not isinstance(event, Received) or isinstance(event.body, Heartbeat):
-            self.feed(node, event)
-            return
-        number, body = round_of(event.body), event.body
-        if isinstance(body, CommitRequest):
-            self._send_commit(node, event.sender, number)
-        elif number == node.round:
-            self.feed(node, event)
-        elif number < node.round and isinstance(body, Ready | PlanMessage | Proposal | Prepare):
-            self._send_commit(node, event.sender, number)
-        elif number > node.round and isinstance(body, Commit):
-            self._post(node, (event.sender,), CommitRequest(fragment=0, round=node.round))
-        elif number == node.round + 1:
-            node.early[event.sender, body.kind] = event
-
-    def _send_commit(self, node: Node, to: PeerId, number: int) -> None:
-        if number < node.round:
-            self._post(node, (to,), node.disk.commits[number - 1])
+            self.mail.take(node, event)
 
     # --- actions ------------------------------------------------------------------------------------------------------
 
@@ -403,7 +293,7 @@ class World(Clock):
             case Persist(acceptor):
                 node.disk.acceptors[node.round] = acceptor
             case Send(to, message):
-                self._post(node, to, message)
+                self.mail.post(node, to, message)
             case StartExchange(plan):
                 self._exchanges.start(node, plan)
             case FetchResults(record):

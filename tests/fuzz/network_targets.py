@@ -11,7 +11,7 @@ from typing import Any
 
 from atoll.protocol import payload, quotas, transport
 from atoll.protocol.envelope import Envelope, InvalidMessage, seal
-from atoll.protocol.exchange import ExchangeSettings, SpanInbox, wire
+from atoll.protocol.exchange import Attempt, ExchangeHost, ExchangeSettings, SpanInbox, wire
 from atoll.protocol.exchange.context import ExchangeContext
 from atoll.protocol.exchange.member import SpanMember
 from atoll.protocol.exchange.owner import SpanOwner
@@ -104,21 +104,20 @@ MESSAGE_TARGETS = (
 
 def _context() -> ExchangeContext:
     """Of an exchange in which the only other member, and owner of the only span, is the peer."""
-    return ExchangeContext(
+    attempt = Attempt(
         plan=ex.PLAN,
-        me=PeerId("me"),
         contribution=ex.CONTRIBUTION,
-        grid=ex.GRID,
-        transport=Donor(),  # type: ignore[arg-type]
         result=_store().attempt(ex.PLAN),
-        on_event=lambda _: None,
-        settings=SETTINGS,
-        executor=executor(),
         trust=TrustConfig(),
         limits=LimitsConfig(),
-        is_alive=lambda _: True,
         sign=lambda result: result,
+        on_event=lambda _: None,
     )
+    return ExchangeContext(_host(Donor()), attempt)
+
+
+def _host(donor: Donor) -> ExchangeHost:
+    return ExchangeHost(PeerId("me"), ex.GRID, donor, executor(), SETTINGS, is_alive=lambda _: True)  # type: ignore[arg-type]
 
 
 @cache
@@ -140,7 +139,7 @@ async def _dismiss(stream: SwarmStream) -> None:
 
 async def _enter(stream: SwarmStream) -> None:
     donor = Donor()
-    SpanInbox(donor, ex.GRID, SETTINGS)  # type: ignore[arg-type]
+    SpanInbox(_host(donor))
     await donor.handlers[wire.PROTOCOL](stream)
 
 

@@ -11,7 +11,16 @@ import numpy as np
 
 from atoll.kernels.codec import codec
 from atoll.protocol.chunks import ChunkGrid, Contribution
-from atoll.protocol.exchange import Exchange, ExchangeEvent, ExchangeReport, ExchangeSettings, MemberExcluded, SpanInbox
+from atoll.protocol.exchange import (
+    Attempt,
+    Exchange,
+    ExchangeEvent,
+    ExchangeHost,
+    ExchangeReport,
+    ExchangeSettings,
+    MemberExcluded,
+    SpanInbox,
+)
 from atoll.protocol.identity import Identity
 from atoll.protocol.record import Member, Plan, Record, Span
 from atoll.protocol.result_transfer import ResultFetcher, ResultServer
@@ -30,10 +39,11 @@ class Node:
     """A swarm's peer with a random contribution."""
 
     def __init__(self, swarm: Swarm, identity: Identity, seed: int, folder: Path, executor: ThreadPoolExecutor) -> None:
-        self.swarm, self.identity, self.executor = swarm, identity, executor
+        self.swarm, self.identity = swarm, identity
         self.store = ResultStore(folder, GRID)
         self.events: list[ExchangeEvent] = []
-        self.inbox = SpanInbox(swarm.transport, GRID, SETTINGS)
+        self.host = ExchangeHost(swarm.peer_id, GRID, swarm.transport, executor, SETTINGS, is_alive=lambda _: True)
+        self.inbox = SpanInbox(self.host)
         ResultServer(swarm.transport, self.store)
         self.values = np.random.default_rng(seed).standard_normal(GRID.num_elements).astype(np.float32)
         encoded = np.empty(GRID.total_encoded, np.uint8)
@@ -42,24 +52,16 @@ class Node:
         self.contribution = Contribution.of(GRID, encoded.data, round_number=1, tokens=100)
 
     async def exchange(self, plan: Plan) -> ExchangeReport:
-        me, transport, result = self.swarm.peer_id, self.swarm.transport, self.store.attempt(plan)
-        exchange = Exchange(
-            plan,
-            me,
-            self.contribution,
-            GRID,
-            transport,
-            self.inbox,
-            result,
-            self.events.append,
-            SETTINGS,
-            self.executor,
+        attempt = Attempt(
+            plan=plan,
+            contribution=self.contribution,
+            result=self.store.attempt(plan),
             trust=TrustConfig(),
             limits=LimitsConfig(),
-            is_alive=lambda _: True,
             sign=partial(signed, self.identity),
+            on_event=self.events.append,
         )
-        return await exchange.run()
+        return await Exchange(self.host, self.inbox, attempt).run()
 
 
 def plan_of(members: list[Node], owners: list[Node]) -> Plan:

@@ -19,10 +19,12 @@ from atoll.node.state_loading import StateLoader
 from atoll.protocol.amendments import RunRules
 from atoll.protocol.changes import Rollback
 from atoll.protocol.chunks import Contribution
+from atoll.protocol.driver import DriverSetup
+from atoll.protocol.heartbeats import NodeFacts
 from atoll.protocol.identity import Identity
 from atoll.protocol.memory import MemoryNetwork
 from atoll.protocol.outcomes import Committed
-from atoll.protocol.round_driver import NodeFacts, RoundDriver
+from atoll.protocol.round_driver import RoundDriver
 from atoll.protocol.rule_book import RuleBook
 from atoll.protocol.spec import ArchiveConfig, Genesis, MembershipConfig, TimingConfig
 from atoll.protocol.state_sync import StateServer
@@ -78,9 +80,9 @@ class Node:
             archive=archive_of(genesis, person.peer_id, folder, GRID.num_elements, print),
         )
         self.loaded: list[int] = []
-        self.driver = RoundDriver(
+        setup = DriverSetup(
             identity=person,
-            genesis=genesis,
+            book=self.book,
             transport=network.transport(person),
             directory=network.directory(person),
             folder=folder / "rounds",
@@ -89,8 +91,8 @@ class Node:
             facts=NodeFacts(lease_samples=LEASE),
             sync=self.load,
             prove=lambda: self.loader().prove(),
-            book=self.book,
         )
+        self.driver = RoundDriver(setup)
         attests = self.driver.attestations
         self.donor = Donor(self.replica, lambda number: [raw.hex() for raw in attests(number).values()])
         StateServer(self.driver.transport, self.donor, self.driver.executor)

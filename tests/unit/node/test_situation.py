@@ -4,14 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from atoll.node.reasons import Reason, State, explain
+from atoll.node.reasons import EXIT_DEGRADED, Reason, State, explain, is_ready
 from atoll.node.situation import Facts, situation
 from atoll.protocol.round_machine import Phase
 
 
 def facts(num_others: int, **changes: object) -> Facts:
-    given = {"roster_size": 5, "quorum_size": 3, "min_peers": 1, "has_started": True, **changes}
-    return Facts(round=7, phase=Phase.TRAINING, is_member=True, num_others=num_others, **given)  # type: ignore[arg-type]
+    given = {"is_member": True, "roster_size": 5, "quorum_size": 3, "min_peers": 1, "has_started": True, **changes}
+    return Facts(round=7, phase=Phase.TRAINING, num_others=num_others, **given)  # type: ignore[arg-type]
 
 
 def test_with_a_quorum_it_trains_and_says_nothing_more():
@@ -44,6 +44,16 @@ def test_below_the_specs_number_of_peers_it_waits(num_others):
     said = situation(facts(num_others, min_peers=4, is_provisional=True))
     assert (said.state, said.reason) == (State.WAITING, Reason.WAITING_MIN_PEERS)
     assert said.values == {"num_peers": num_others + 1, "min_peers": 4}
+
+
+def test_who_was_ejected_says_so_with_the_remedy_whatever_else_is_the_case():
+    said = situation(facts(0, is_member=False, is_ejected=True, is_paused=True, is_syncing=True))
+    assert (said.state, said.reason) == (State.EJECTED, Reason.MISCONDUCT_PROVEN)
+    explained = explain(said.state, said.reason, said.values)
+    assert "Misconduct of this node was proven" in explained.sentence
+    assert "ask the operator to let in another identity" in explained.fix
+    assert (explained.severity, explained.exit_code) == ("error", EXIT_DEGRADED)
+    assert not is_ready(said.state, said.reason)
 
 
 def test_a_member_on_probation_says_from_when_on_it_counts():

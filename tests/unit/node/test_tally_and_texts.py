@@ -40,6 +40,15 @@ def test_an_event_names_its_peer_as_people_know_it() -> None:
     assert said.is_warning
 
 
+def test_only_what_comes_at_each_attempt_while_a_trouble_lasts_has_a_cause_and_it_names_no_round() -> None:
+    given_up = [text_of(RoundEvent("round.aborted", number, {"reason": "no quorum"}), {}) for number in (3, 4)]
+    assert [said.text[:20] for said in given_up] == ["round 3 was given up", "round 4 was given up"]
+    assert given_up[0].cause == given_up[1].cause
+    other = text_of(RoundEvent("round.aborted", 4, {"reason": "no commit within 200 s"}), {})
+    assert other.cause != given_up[1].cause
+    assert text_of(RoundEvent("exchange.lost", 3, {"peer": PEER, "why": "reset"}), {}).cause is None
+
+
 def test_a_point_of_the_round_is_no_warning() -> None:
     said = text_of(RoundEvent("round.voted", 3), {})
     assert said is not None

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from atoll.node.view import Clocks, OwnPeer, clock_offset_s, participants, peer_infos, shares
-from atoll.protocol.identity import Identity
+from atoll.protocol.identity import Identity, PeerId
 from atoll.protocol.messages import Heartbeat, Provisional
 from atoll.protocol.peers import PeerInfo
 from atoll.protocol.record import Newcomer
@@ -22,11 +22,17 @@ def known(peer: str, heartbeat: Heartbeat = HEARTBEAT, **fields: object) -> Peer
     return PeerInfo(peer, 0.0, heartbeat, heard_s=9.0, **fields)  # type: ignore[arg-type]
 
 
-def shown(*peers: PeerInfo, newcomers: tuple[Newcomer, ...] = ()):
+def shown(
+    *peers: PeerInfo,
+    newcomers: tuple[Newcomer, ...] = (),
+    ejected: tuple[PeerId, ...] = (),
+    banned: tuple[PeerId, ...] = (),
+):
     me = OwnPeer(ME, "me", "1", Phase.TRAINING, 0, None, "ab" * 32, 6)
-    standing = Standing(6, "cd" * 32, (ME, OTHER, THIRD), newcomers=newcomers)
+    standing = Standing(6, "cd" * 32, (ME, OTHER, THIRD), newcomers=newcomers, ejected=ejected)
+    rules = RULES.model_copy(update={"control": RULES.control.model_copy(update={"banned": banned})})
     infos = peer_infos(
-        me, {info.peer: info for info in peers}, standing, None, {}, Clocks(10.0, 1000.0), RULES, lambda _: "direct"
+        me, {info.peer: info for info in peers}, standing, None, {}, Clocks(10.0, 1000.0), rules, lambda _: "direct"
     )
     return {info.peer_id: info for info in infos}
 
@@ -40,6 +46,13 @@ def test_newcomers_are_on_probation_until_their_round_has_come():
     peers = shown(known(OTHER), known(THIRD), newcomers=newcomers)
     notes = [peers[peer].note for peer in (ME, OTHER, THIRD)]
     assert notes == ["on probation until round 9", "on probation until round 8", ""]
+
+
+def test_who_was_ejected_or_banned_is_shown_as_rejected_with_the_reason_alive_or_not():
+    peers = shown(known(OTHER), PeerInfo(THIRD, 0.0), ejected=(ME, THIRD), banned=(OTHER,))
+    assert {peers[peer].state for peer in (ME, OTHER, THIRD)} == {"rejected"}
+    assert peers[OTHER].note == "banned by the run’s operator"
+    assert {peers[ME].note, peers[THIRD].note} == {"ejected: its misconduct was proven"}
 
 
 def test_a_peer_without_a_quorum_is_marked():

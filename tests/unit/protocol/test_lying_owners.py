@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import itertools
+from collections import Counter
 from collections.abc import Callable, Sequence
 from pathlib import Path
 
@@ -75,7 +76,7 @@ def let_lie(monkeypatch: pytest.MonkeyPatch, tamper: Tamper, liar: PeerId = LIAR
     honest = owners.SpanOwner._reduce
 
     def reduce(self, generation, chunk, members, datas, shares):
-        if self._context.me == liar:
+        if self._host.me == liar:
             datas = tamper(self._chunks[chunk], datas)
         return honest(self, generation, chunk, members, datas, shares)
 
@@ -166,13 +167,27 @@ async def test_the_ejected_is_refused_by_the_gate_and_remembered_over_a_restart(
     assert all(outcome.counted for outcome in outcomes.values())
 
 
+async def test_the_ejected_hears_of_it_by_the_commit_and_by_whoever_refuses_it(swarm, monkeypatch):
+    let_lie(monkeypatch, zeros)
+    await contribute(swarm)
+    liar = swarm.nodes[LIAR.peer_id]
+    assert liar.replica.standing.ejected == (LIAR.peer_id,)
+    liar.driver._heartbeats.say_now()
+    await swarm.until(lambda: "invite.refused" in liar.points())
+    (told, *_) = [event.fields for event in liar.events if event.point == "invite.refused"]
+    assert told["why"] == "its misconduct was proven"
+    await contribute(swarm, HONEST)
+    answers = Counter(event.fields["peer"] for event in liar.events if event.point == "invite.refused")
+    assert set(answers.values()) == {1}, "an ejected peer that goes on talking gets no more answers"
+
+
 async def test_an_owner_that_sends_two_signed_results_is_proven_to_contradict_itself(swarm, monkeypatch):
     """Its flags differ by listener, the mean does not: nothing but the comparison of signatures shows it."""
     flags = (False, True, True, True)
     victim, encode = HONEST[0].peer_id, owners.SpanOwner._control
 
     async def control(self, stream, tag, argument=0, text=b""):
-        if tag == owners.wire.FINAL and self._context.me == LIAR.peer_id and stream.remote == victim:
+        if tag == owners.wire.FINAL and self._host.me == LIAR.peer_id and stream.remote == victim:
             text = signed(LIAR, SpanResult.model_validate_json(text).model_copy(update={"included": flags})).canonical()
         await encode(self, stream, tag, argument, text)
 

@@ -7,6 +7,8 @@ import pytest
 from atoll.protocol.identity import Identity
 from atoll.protocol.messages import Echo, Heartbeat
 from atoll.protocol.peers import ECHOES_PER_HEARTBEAT, PeerTable
+from atoll.protocol.round_machine import Acceptor, begin, live_roster
+from atoll.protocol.simulator import World, world_genesis
 
 PEERS = [Identity.from_seed(bytes([number]) * 32).peer_id for number in range(1, 20)]
 ME, OTHER = PEERS[:2]
@@ -98,3 +100,21 @@ def test_who_was_heard_and_then_is_silent_or_has_left_is_dead_and_who_was_never_
     assert here.table.may_live(PEERS[2], 10.0)
     here.now = 12.0
     assert not here.table.may_live(OTHER, 10.0)
+
+
+def test_the_table_and_the_round_machine_agree_on_who_is_alive():
+    """Of peers that have been heard: silent for just less and just more than the limit, and leaving."""
+    world = World(world_genesis(4))
+    me, quiet, silent, leaver = world.nodes
+    timeout_s = world.genesis.timing.heartbeat_timeout_s
+    table = PeerTable(me, lambda: 100.0)
+    for peer, heard_s, phase in (
+        (quiet, 100.0 - timeout_s, "training"),
+        (silent, 99.9 - timeout_s, "training"),
+        (leaver, 100.0, "leaving"),
+    ):
+        table.heard(peer, heartbeat(0.0, phase=phase), heard_s, 0.0)
+    state = begin(world.rules_of(world.nodes[me]), Acceptor(), table.views(), 100.0)
+    alive = [peer for peer, info in table.all.items() if info.is_alive(100.0, timeout_s)]
+    assert alive == [quiet]
+    assert live_roster(state, 100.0) == (me, quiet)

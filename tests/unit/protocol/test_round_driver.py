@@ -13,13 +13,17 @@ import pytest
 
 from atoll.kernels.codec import codec
 from atoll.protocol import decided
+from atoll.protocol.amendments import RunRules
 from atoll.protocol.chunks import ChunkGrid, Contribution
+from atoll.protocol.driver import DriverSetup
+from atoll.protocol.heartbeats import NodeFacts
 from atoll.protocol.identity import Identity, PeerId
 from atoll.protocol.leader import permutation
 from atoll.protocol.memory import MemoryNetwork, StallStream, Unreachable
 from atoll.protocol.messages import Commit
 from atoll.protocol.outcomes import Aborted, Committed, RoundEvent
-from atoll.protocol.round_driver import NodeFacts, RoundDriver
+from atoll.protocol.round_driver import RoundDriver
+from atoll.protocol.rule_book import RuleBook
 from atoll.protocol.spec import Genesis, MembershipConfig, TimingConfig
 from atoll.protocol.standing import Standing
 from atoll.protocol.tickets import Ticket
@@ -117,9 +121,8 @@ class Swarm:
             self.changed.fire()
 
         transport = self.network.transport(person)
-        node.driver = RoundDriver(
+        setup = DriverSetup(
             identity=person,
-            genesis=self.genesis,
             transport=transport,
             directory=self.network.directory(person),
             folder=self.folder / person.peer_id,
@@ -127,8 +130,9 @@ class Swarm:
             grid=GRID,
             facts=NodeFacts(lease_samples=10, ticket=ticket),
             observer=observe,
-            **options,
+            **{"book": RuleBook(RunRules(self.genesis)), **options},
         )
+        node.driver = RoundDriver(setup)
         self.nodes[person.peer_id] = node
         await node.driver.start()
         handle = transport.message_handler

@@ -15,8 +15,10 @@ import pytest
 from atoll.kernels.codec import codec
 from atoll.protocol.chunks import ChunkGrid, Contribution, span_chunks, span_digest, span_range
 from atoll.protocol.exchange import (
+    Attempt,
     Exchange,
     ExchangeEvent,
+    ExchangeHost,
     ExchangeReport,
     ExchangeSettings,
     SpanInbox,
@@ -67,7 +69,8 @@ class Lab:
         self.contributions = [self.contribution(i) for i in range(num_peers)]
         self.plan = self._plan(owners or range(num_peers), attempt_timeout_s)
         self.transports = {peer: self.network.transport(peer) for peer in self.peers}
-        self.inboxes = {peer: SpanInbox(self.transports[peer], self.grid, settings) for peer in self.peers}
+        self.hosts = {peer: self._host(peer) for peer in self.peers}
+        self.inboxes = {peer: SpanInbox(self.hosts[peer]) for peer in self.peers}
         self.stores = {peer: ResultStore(folder / peer, self.grid) for peer in self.peers}
         self.dead: set[PeerId] = set()
         """Peers whose heartbeats have stopped, as everybody sees it."""
@@ -130,24 +133,28 @@ class Lab:
             attempt_timeout_s=attempt_timeout_s,
         )
 
+    def _host(self, peer: PeerId) -> ExchangeHost:
+        return ExchangeHost(
+            me=peer,
+            grid=self.grid,
+            transport=self.transports[peer],
+            executor=self.executor,
+            settings=self.settings,
+            is_alive=lambda other: other not in self.dead,
+        )
+
     def exchange(self, peer: int) -> Exchange:
         me = self.peers[peer]
-        return Exchange(
-            self.plan,
-            me,
-            self.contributions[peer],
-            self.grid,
-            self.transports[me],
-            self.inboxes[me],
-            self.stores[me].attempt(self.plan),
-            self.events[me].append,
-            self.settings,
-            self.executor,
+        attempt = Attempt(
+            plan=self.plan,
+            contribution=self.contributions[peer],
+            result=self.stores[me].attempt(self.plan),
             trust=TrustConfig(),
             limits=LimitsConfig(),
-            is_alive=lambda other: other not in self.dead,
             sign=partial(signed, self.identities[peer]),
+            on_event=self.events[me].append,
         )
+        return Exchange(self.hosts[me], self.inboxes[me], attempt)
 
     async def run(self, absent: Iterable[int] = ()) -> dict[int, ExchangeReport]:
         """Exchange on every peer that is not absent."""
