@@ -45,8 +45,6 @@ def two_tier_genesis(
             "limits": LimitsConfig(max_peers=len(delegates)),
             "trust": TrustConfig(audited_share=audited_share),
             "timing": TIMING.model_copy(update={"drop_after_s": drop_after_s}),
-            # Constant vectors are all alike.
-            "trust": genesis.trust.model_copy(update={"copy_cosine": 0.0}),
         }
     )
 
