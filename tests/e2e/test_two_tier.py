@@ -1,4 +1,4 @@
-"""A two-tier run of real processes: two delegates, two followers, a killed follower and a killed delegate."""
+"""A two-tier run of real processes: two delegates and two followers."""
 
 from __future__ import annotations
 
