@@ -27,8 +27,6 @@ from .outcomes import Way
 
 PROTOCOL = "direct"
 MAX_TICKET_BYTES = 256
-ANSWER_TIMEOUT_S = 3.0
-"""For the answer to an offer; a peer that takes longer gets the stream over libp2p, with libp2p's patience."""
 _ANSWERS_PER_S, _ANSWERS_AT_ONCE = 0.5, 32
 """To one peer; an honest one asks once per connection and then keeps it."""
 
@@ -46,6 +44,11 @@ class Here:
     serve: Callable[[Carrier, PeerId], None]
     """Take over a connection on which the peer opens the streams."""
     dial_timeout_s: float
+
+    @property
+    def answer_timeout_s(self) -> float:
+        """For the answer to an offer; a peer that takes longer gets the stream over libp2p, with libp2p's patience."""
+        return 2 * self.dial_timeout_s
 
 
 class Negotiator:
@@ -77,7 +80,7 @@ class Negotiator:
         Raises `HandshakeFailed`, and `PeerUnreachable` if libp2p does not reach the peer.
         """
         offer = Offer(certificate=self._certificate, dialler="asker" if way == "out" else "answerer")
-        stream, payload = await self._open_raw(peer, self._name, offer.canonical(), ANSWER_TIMEOUT_S)
+        stream, payload = await self._open_raw(peer, self._name, offer.canonical(), self._here.answer_timeout_s)
         try:
             answer, certificate = _read_answer(peer, payload)
             if way == "in":
