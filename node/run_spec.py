@@ -70,9 +70,14 @@ def training_config(genesis: Genesis, source: str) -> TrainingConfig:
     """The training tables of a genesis. Raises `SpecError`."""
     tables = {"model": genesis.model, "data": genesis.data, "inner": genesis.inner, "outer": genesis.outer}
     try:
-        return TrainingConfig.model_validate(tables)
+        training = TrainingConfig.model_validate(tables)
     except ValidationError as error:
         raise SpecError(explain(error, TrainingConfig, source)) from None
+    if genesis.is_gossip != (training.outer.optimizer == "noloco"):
+        raise SpecError(
+            [f'{source}: outer.optimizer = "noloco" and exchange.topology = "gossip" belong together; set both or none']
+        )
+    return training
 
 
 def parse_unsigned(text: str, source: str) -> tuple[Genesis, TrainingConfig]:
@@ -220,6 +225,37 @@ _RECIPE = (
 )
 
 
+_GOSSIP_RECIPE = {
+    "outer": _Section(
+        "outer",
+        "what a pair does with its two pseudo-gradients and weights (NoLoCo)",
+        (
+            _Line("optimizer", "noloco"),
+            _Line("lr", 0.7),
+            _Line("momentum", 0.5),
+            _Line("consensus", 0.7, "how strongly the weights of a pair pull at each other"),
+        ),
+    ),
+    "exchange": _Section(
+        "exchange",
+        "gossip: every peer keeps weights of its own; they are near each other, never equal, and nobody certifies them",
+        (
+            _Line("topology", "gossip", "in each round a peer swaps with one other"),
+            _Line("codec", "int8", "of pseudo-gradients; weights travel as float32"),
+            _Line("chunk_elements", 65_536),
+        ),
+    ),
+}
+"""Sections of a run whose topology is set to ``gossip``."""
+
+
+def _recipe(settings: Sequence[str]) -> list[_Section]:
+    wanted = [text.strip() for path, _, text in (s.partition("=") for s in settings) if path == "exchange.topology"]
+    if not wanted or _value(wanted[-1]) != "gossip":
+        return list(_RECIPE)
+    return [_GOSSIP_RECIPE.get(section.name, section) for section in _RECIPE]
+
+
 def _toml(value: Any) -> str:
     return json.dumps(value, ensure_ascii=False)
 
@@ -249,7 +285,7 @@ def new_run_text(
         ),
     )
     stop = _Section("stop", "when the run ends", (_Line("num_rounds", num_rounds, "0: open-ended"),))
-    sections = [*_RECIPE, membership, stop]
+    sections = [*_recipe(settings), membership, stop]
     for setting in settings:
         sections = _with_setting(sections, setting)
     body = "\n".join(map(str, sections))

@@ -27,7 +27,7 @@ def summary_lines(spec: RunSpec) -> list[str]:
     genesis, model = spec.genesis, spec.training.model
     num_parameters = spec.layout.num_elements
     bytes_per_value = _FLOAT32_BYTES if genesis.exchange.codec == "float32" else 1.01
-    traffic_bytes = (2 + genesis.trust.audited_share) * num_parameters * bytes_per_value
+    traffic_bytes = (2 + genesis.trust.audited_share + 4 * genesis.trust.spot_checks) * num_parameters * bytes_per_value
     last = genesis.stop.num_rounds
     return [
         f"run      {genesis.name} ({genesis.run_id[:8]}…), signed by …{spec.signer[-5:]}",

@@ -16,14 +16,17 @@ from dataclasses import dataclass, replace
 from typing import Any, TypeAlias, cast
 
 from ...kernels import carry
-from .. import votes
+from .. import amendments, invites, sealing, votes
+from ..amendments import RunRules
 from ..identity import PeerId
 from ..messages import Commit, CommitRequest, Vote
 from ..quorum import Quorum
-from ..round_machine import acceptor, leading, machine, member, views
+from ..round_machine import acceptor, leading, machine, member, validity, views
 from ..round_machine.events import Persist, Send, Step
 from ..round_machine.values import Acceptor, Preparing, RoundState
+from ..spec import Genesis
 from ..standing import Standing
+from .schedules import DELEGATES, INVITES
 
 Function: TypeAlias = Callable[..., Any]
 
@@ -199,8 +202,33 @@ def _always_owed(_original: Function) -> Function:
     return carry_after
 
 
+# --- rules, invites, evidence, lineages -------------------------------------------------------------------------------
+
+
+def _one_round_early(original: Function) -> Function:
+    def in_force(rules: RunRules, num_known: int, round_number: int) -> Any:
+        return original(rules, num_known, round_number + 1)
+
+    return in_force
+
+
+def _banned_too(_original: Function) -> Function:
+    def kept(state: RoundState, now: float) -> list[PeerId]:
+        return [peer for peer in state.rules.roster if peer not in state.proven]
+
+    return kept
+
+
+def _any_delegate(_original: Function) -> Function:
+    def may_recover(genesis: Genesis, signers: frozenset[PeerId]) -> bool:
+        return not signers.isdisjoint((*genesis.recovery.delegates, *genesis.membership.roster))
+
+    return may_recover
+
+
 _CRASHES = ("crash_at", "crash")
 _DELAYS = ("bad_network", "crash_at", "slow_peer", "partition")
+_RULES = ("amend", "deaf_to_rules", "bad_network")
 
 MUTATIONS: Mapping[str, Mutation] = {
     "quorum_off_by_one": Mutation("S1", Quorum, "reached", _one_voter_fewer),
@@ -225,5 +253,15 @@ MUTATIONS: Mapping[str, Mutation] = {
     "straggler_waited_for_without_end": Mutation("L2", views, "may_plan", _until_all_are_ready),
     "joiner_waited_for": Mutation("L4", views, "awaited", _strangers_too),
     "commits_never_asked_for": Mutation("L5", member, "on_heartbeat", _without_asking),
+    "amendment_in_force_one_round_early": Mutation("S2", RunRules, "_in_force", _one_round_early, _RULES),
+    "plan_under_superseded_rules_accepted": Mutation("S2", validity, "check_new_plan", _always(None), _RULES),
+    "ban_not_enforced_in_the_next_roster": Mutation("L1", views, "_kept", _banned_too, ("ban_peer",)),
+    "ejection_without_evidence": Mutation("S1", views, "is_justified", _always(True), ("accuse", "partition")),
+    "used_invites_forgotten": Mutation("S1", invites, "guests_after", _always(()), (INVITES, "leave")),
+    "seats_of_an_owner_not_counted": Mutation("S1", invites, "_has_seat", _always(True), (INVITES, "leave")),
+    "reset_without_the_delegates_threshold": Mutation(
+        "S7", amendments, "may_recover", _any_delegate, (DELEGATES, "forge", "partition")
+    ),
+    "other_lineages_listened_to": Mutation("S7", sealing, "is_left_behind", _always(False), ("roll_back",)),
 }
 """Name → bug. A new one is a line here."""

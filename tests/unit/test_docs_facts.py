@@ -8,7 +8,8 @@ from typing import get_args
 
 import pytest
 
-from atoll.kernels import hash_tree, reference
+from atoll.kernels import hash_tree
+from atoll.kernels.formats import INT8
 from atoll.protocol import commitments, envelope, lag, messages, parsing, receipts, sealing, spec, transport
 from atoll.protocol.exchange import wire as span_wire
 from atoll.protocol.round_machine import Phase
@@ -58,8 +59,8 @@ def test_domains_of_signatures_and_hashes_are_named(domain: bytes) -> None:
     [
         f"“{hash_tree.ROOT_CONTEXT}”",
         f"`{span_wire._MAGIC.decode()}`",
-        f"`0x{reference.MAX_SCALE_BITS:X}`",
-        f"⌈n/{reference.BLOCK}⌉",
+        f"`0x{INT8.max_scale_bits:X}`",
+        f"⌈n/{INT8.block}⌉",
         f"(n ≤ {state_wire.MAX_COMMITS})",
         f"at most {transport.MAX_MESSAGE_BYTES >> 20} MiB, a directory",
         f"at most {transport.MAX_FRAME_BYTES >> 20} MiB",

@@ -26,6 +26,7 @@ from atoll.protocol.exchange import (
 from atoll.protocol.exchange.wire import SpanHeader
 from atoll.protocol.identity import Identity, PeerId
 from atoll.protocol.memory import MemoryNetwork
+from atoll.protocol.recent import Recent
 from atoll.protocol.record import Member, Plan, Record, Span
 from atoll.protocol.results import ResultStore
 from atoll.protocol.signed_results import signed
@@ -141,6 +142,7 @@ class Lab:
             executor=self.executor,
             settings=self.settings,
             is_alive=lambda other: other not in self.dead,
+            recent=Recent(self.grid),
         )
 
     def exchange(self, peer: int) -> Exchange:
