@@ -114,10 +114,14 @@ class Negotiator:
             async with asyncio.timeout(limit_s):
                 await stream.write(handover.ticket(port).canonical())
                 if verdict := await stream.read(4 * MAX_REASON_CHARS):
-                    raise HandshakeFailed(f"it cannot dial us: {verdict.decode('utf-8', 'replace')[:MAX_REASON_CHARS]}")
+                    raise HandshakeFailed(f"it cannot dial us: {_said(verdict.decode('utf-8', 'replace'))}")
                 return await awaited
-        except TimeoutError:
-            raise HandshakeFailed(f"it did not dial us within {limit_s:g} s") from None
+        except BaseException as error:
+            if awaited.done() and not awaited.cancelled():  # it came, and nobody takes it
+                awaited.result().abort()
+            if isinstance(error, TimeoutError):
+                raise HandshakeFailed(f"it did not dial us within {limit_s:g} s") from None
+            raise
         finally:
             del self._awaited[handover.number]
             self._here.handovers.cancel(handover)
@@ -176,8 +180,13 @@ def _read_answer(peer: PeerId, payload: bytes) -> tuple[Answer, bytes]:
     except (Unreadable, ValueError) as error:
         raise HandshakeFailed(f"its answer cannot be used: {error}") from None
     if answer.refusal:
-        raise Declined(f"it says: {answer.refusal}")
+        raise Declined(f"it says: {_said(answer.refusal)}")
     return answer, certificate
+
+
+def _said(text: str) -> str:
+    """A peer's words, as a part of ours."""
+    return "".join(filter(str.isprintable, text))[:MAX_REASON_CHARS]
 
 
 def _read_ticket(peer: PeerId, frame: bytes) -> Ticket:
