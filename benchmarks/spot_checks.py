@@ -231,16 +231,18 @@ def markdown(by_steps: dict[int, dict[str, Measures]], num_rounds: int) -> str:
     """A line for each kind of contribution."""
     first = next(iter(by_steps))
     head = "".join(f" cosine, H = {steps} |" for steps in by_steps)
+    tail = "".join(f" goes on, H = {steps} |" for steps in by_steps)
     lines = [
         f"The demo's recipe, {NUM_PEERS} peers, {num_rounds} rounds of H inner steps; lowest and highest of all rounds "
         "and quarters.",
         "",
-        f"| what was sent |{head} ratio of norms, H = {first} | goes on (cosine), H = {first} |",
-        "|---|" + "---|" * (len(by_steps) + 2),
+        f"| what was sent |{head} ratio of norms, H = {first} |{tail}",
+        "|---|" + "---|" * (2 * len(by_steps) + 1),
     ]
     for name, found in by_steps[first].items():
         cosines = "".join(f" {_range(measures[name].cosines)} |" for measures in by_steps.values())
-        lines.append(f"| {name} |{cosines} {_range(found.ratios)} | {_range(found.continuities)} |")
+        goes_on = "".join(f" {_range(measures[name].continuities)} |" for measures in by_steps.values())
+        lines.append(f"| {name} |{cosines} {_range(found.ratios)} |{goes_on}")
     return "\n".join(lines) + "\n"
 
 

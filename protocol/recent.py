@@ -16,7 +16,6 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
 import numpy as np
-from blake3 import blake3
 from numpy.typing import NDArray
 
 from .chunks import ChunkGrid
@@ -36,12 +35,13 @@ Sample = NDArray[np.float32]
 
 
 class Sampler:
-    """Takes the values of a chunk at every n-th element, from a start that follows from a secret."""
+    """Takes the values of a chunk at every n-th element, from a start that nobody else knows."""
 
-    def __init__(self, grid: ChunkGrid, secret: bytes | None = None) -> None:
-        self._grid, self._secret = grid, secret or secrets.token_bytes(32)
+    def __init__(self, grid: ChunkGrid) -> None:
+        self._grid = grid
         wanted = _MAX_SAMPLES // grid.num_chunks
         self._per_chunk = max(_MIN_SAMPLES_PER_CHUNK, min(_MAX_SAMPLES_PER_CHUNK, wanted))
+        self._starts: dict[int, int] = {}
 
     def sample(self, chunk: int, encoded: Buffer) -> Sample:
         """At most 1,024 values of a valid encoding of ``chunk``, always the same places. Decodes the whole chunk."""
@@ -52,7 +52,7 @@ class Sampler:
     def pick(self, chunk: int, values: NDArray[np.float32]) -> Sample:
         """The same of decoded values."""
         step = max(1, values.size // self._per_chunk)
-        start = int.from_bytes(blake3(self._secret + chunk.to_bytes(8, "little")).digest()[:8], "little") % step
+        start = self._starts.setdefault(chunk, secrets.randbelow(step))
         return values[start::step][: self._per_chunk].copy()
 
 

@@ -158,10 +158,12 @@ class TrustConfig(Frozen):
     (`admission.copies`); where honest ones are alike, closer to 1 in proportion. 0: not looked for."""
     spot_checks: Annotated[float, Field(ge=0, le=1)] = 0.0
     """Chance per member and round that it recomputes another member's inner steps (`spot_checks.py`). 0: none."""
-    min_cosine: Annotated[float, Field(ge=-1, le=1)] = 0.95
+    min_cosine: Annotated[float, Field(ge=-1, le=1)] = 0.9
     """Between a contribution and the recomputed one, of a member that took the steps, whatever its hardware."""
     max_norm_ratio: Annotated[float, Field(ge=1, le=1e6)] = 1.15
     """Of their norms, either way."""
+    min_continuity: Annotated[float, Field(ge=-1, le=1)] = 0.6
+    """Cosine between where recomputed steps have led the inner optimizer and where its member goes on."""
 
 
 class GossipConfig(Frozen):

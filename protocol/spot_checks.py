@@ -191,7 +191,7 @@ class SpotChecks:
 
     def _follow(self, case: _Case, recomputer: Recomputer, plan: Plan) -> None:
         """Ask at once for what a member under examination goes on with: in some rounds it is not there any more."""
-        if plan.round == case.round + 1:
+        if plan.round == case.round + 1 and case.fetching is None:
             member = next((member for member in plan.members if member.peer == case.peer), None)
             if member is None:
                 _settle(case.following, None)
@@ -288,7 +288,7 @@ class SpotChecks:
             return
         if state is not None:
             value = await off_loop(self._executor, recomputer.continuity, end, state)
-            if value is not None and value < case.rules.trust.min_cosine:
+            if value is not None and value < case.rules.trust.min_continuity:
                 self._note_hidden(case, f"it does not go on from where its steps have led (cosine {value:.3f})")
                 return
             self.suspicions.note_shown(case.peer)
@@ -331,6 +331,8 @@ class SpotChecks:
             self._suspect(case, breach)
 
     def _suspect(self, case: _Case, breach: Breach) -> None:
+        if case.rules.lineage != self._genesis.lineage:
+            return  # what was trained in it is forgotten
         self.suspicions.note_breach(case.peer)
         suspicion = Suspicion(
             lineage=self._genesis.lineage,

@@ -1,6 +1,7 @@
 """One peer's search for the partner of a gossip round, as a value: whom to dial, whom to wait for, when to go alone.
 
-    searching   ─ the partner that the matching names is ready  → dial it
+    searching   ─ we are further ahead of most than peers pair  → wait for them, at most until the grace is over
+                ─ the partner that the matching names is ready  → dial it
                 ─ it still trains                               → wait for it, at most until the grace is over
                 ─ it is away, late, taken, or has failed us     → the matching over the others
                 ─ nobody is left for us, or the grace is over
@@ -109,7 +110,10 @@ Move: TypeAlias = Dial | Wait | Alone
 
 def next_move(search: Search, sights: Mapping[PeerId, Sight], rules: Rules, now_s: float) -> Move:
     """What to do now, while neither an offer of ours nor a swap goes on."""
-    peer, over_s = expected(search, sights, rules, now_s), search.over_s(rules)
+    over_s = search.over_s(rules)
+    if now_s < over_s and _is_ahead(search, sights, by=rules.max_apart):
+        return Wait(None, over_s)
+    peer = expected(search, sights, rules, now_s)
     if peer is None:
         return _without_partner(search, sights, rules, now_s)
     if sights[peer].doing == "ready" and sights[peer].is_reachable:
@@ -132,9 +136,12 @@ def _without_partner(search: Search, sights: Mapping[PeerId, Sight], rules: Rule
     return Alone("nobody is free" if near else "no peer is near this round")
 
 
-def _is_ahead(search: Search, sights: Mapping[PeerId, Sight]) -> bool:
-    """Of the low median: one peer's word keeps nobody waiting, unless it is the only other one."""
-    return bool(sights) and search.round > median_low(sight.round for sight in sights.values())
+def _is_ahead(search: Search, sights: Mapping[PeerId, Sight], by: int = 0) -> bool:
+    """Of the low median: one peer's word keeps nobody waiting, unless it is the only other one.
+
+    Further than peers pair, it waits although others as far ahead are at hand: two halves would part for good.
+    """
+    return bool(sights) and search.round > by + median_low(sight.round for sight in sights.values())
 
 
 def expected(search: Search, sights: Mapping[PeerId, Sight], rules: Rules, now_s: float) -> PeerId | None:

@@ -47,8 +47,9 @@ class Follower:
         """Whom it follows at present; the round's work may still be another one's."""
         self.group: tuple[PeerId, ...] = ()
         """Its followers, by its last word."""
-        self._joined_s = 0.0
-        self._asked_s = 0.0
+        self._joined_s = self._asked_s = 0.0
+        self._patient_since_s = 0.0
+        """When the delegate has last said something of a seat, or the round began."""
         self._refused: set[PeerId] = set()
         self._places: dict[int, Place] = {}
         self._ready: Ready | None = None
@@ -80,6 +81,7 @@ class Follower:
     def begin(self, genesis: Genesis) -> None:
         """A round begins (or begins anew)."""
         self._genesis, self._timing = genesis, genesis.timing
+        self._patient_since_s = self._parts.clock()
         self._places = {number: place for number, place in self._places.items() if number > self.round - _ROUNDS_KEPT}
         self._refused.clear()
         self._end()
@@ -109,7 +111,7 @@ class Follower:
             return
         interval_s = genesis.timing.heartbeat_interval_s
         if self.delegate is not None and not self._is_here(genesis, self.delegate, now):
-            self._lose(self.delegate, "it is gone")
+            self._lose(self.delegate, "it does not answer")
         if self.delegate is None:
             self._look_around(genesis)
         if now - self._asked_s >= interval_s:
@@ -120,6 +122,8 @@ class Follower:
         timeout_s, info = genesis.timing.heartbeat_timeout_s, self._parts.peers.all.get(delegate)
         if delegate not in self._parts.replica.standing.roster:
             return False
+        if self.place is None and now - max(self._joined_s, self._patient_since_s) > 2 * timeout_s:
+            return False  # it lives, but seats nobody: it may be behind, or not want us
         if info is None or info.heard_s is None or info.heard_s < self._joined_s:
             return now - self._joined_s <= timeout_s
         return self._parts.peers.may_live(delegate, timeout_s)
@@ -214,6 +218,7 @@ class Follower:
     def _on_seat(self, sender: PeerId, seat: Seat) -> None:
         if seat.round not in (self.round, self.round + 1):
             return
+        self._patient_since_s = self._parts.clock()
         if seat.seat is None:
             if seat.round == self.round and seat.is_full:
                 self._lose(sender, "all its seats are taken")

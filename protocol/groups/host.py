@@ -109,9 +109,11 @@ class Host:
     def hear(self, sender: PeerId, body: Enlist | Ready) -> None:
         """A follower, or who would like to be one, speaks. What is of another round is left alone: it is repeated."""
         rules = self._rules
-        if rules is None or body.round != rules.round or not self._may_sit(sender):
+        if rules is None or body.round != rules.round:
             return
         match body:
+            case Enlist() if not self._may_sit(sender):
+                self._parts.mail.post((sender,), Seat(round=rules.round, seat=None, is_full=True))
             case Enlist():
                 self._enlist(rules, sender)
             case Ready():
@@ -138,7 +140,7 @@ class Host:
     def _on_ready(self, rules: GroupRules, sender: PeerId, ready: Ready) -> None:
         seats = self._seating.seats
         is_of_round = (ready.parent, ready.parent_state) == (rules.standing.record_id, rules.parent_state)
-        if seats is None or seats.seat_of(sender) is None or not is_of_round:
+        if seats is None or seats.seat_of(sender) is None or not is_of_round or sender in self._barred:
             return
         if sender not in self._readies:
             self._last_ready_s = self._parts.clock()

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Collection, Generator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias, cast
 
@@ -23,7 +23,7 @@ from ..messages import Commit, CommitRequest, Vote
 from ..quorum import Quorum
 from ..round_machine import acceptor, leading, machine, member, validity, views
 from ..round_machine.events import Persist, Send, Step
-from ..round_machine.values import Acceptor, Preparing, RoundState
+from ..round_machine.values import Acceptor, Preparing, RoundState, Rules
 from ..spec import Genesis
 from ..standing import Standing
 from .schedules import DELEGATES, INVITES
@@ -42,10 +42,17 @@ class Mutation:
     broken: Callable[[Function], Any]
     kinds: tuple[str, ...] = ()
     """Faults that bring it out (none: any will do); a hunt among these finds it sooner."""
+    also: Mutation | None = None
+    """The same bug in a second place: a plan's maker and its voters often check the same."""
 
     @contextmanager
     def applied(self) -> Generator[None]:
         """Put the bug in, wherever the function was imported to, and take it out again."""
+        with self._here(), self.also.applied() if self.also is not None else nullcontext():
+            yield
+
+    @contextmanager
+    def _here(self) -> Generator[None]:
         kept: Any = cast("dict[str, Any]", vars(self.owner))[self.name]
         broken = self.broken(getattr(kept, "__func__", kept))  # a class method's function
         places = [(self.owner, self.name), *_imports_of(kept)]
@@ -219,6 +226,21 @@ def _banned_too(_original: Function) -> Function:
     return kept
 
 
+def _without_bans(original: Function) -> Function:
+    def check_next_roster(rules: Rules, *arguments: Any) -> None:
+        control = rules.genesis.control.model_copy(update={"banned": ()})
+        original(replace(rules, genesis=rules.genesis.model_copy(update={"control": control})), *arguments)
+
+    return check_next_roster
+
+
+def _nobody_ejected(original: Function) -> Any:
+    def after(cls: type[Standing], commit: Commit) -> Standing:
+        return replace(original(cls, commit), ejected=())
+
+    return classmethod(after)
+
+
 def _any_delegate(_original: Function) -> Function:
     def may_recover(genesis: Genesis, signers: frozenset[PeerId]) -> bool:
         return not signers.isdisjoint((*genesis.recovery.delegates, *genesis.membership.roster))
@@ -235,7 +257,7 @@ MUTATIONS: Mapping[str, Mutation] = {
     "vote_not_written_before_it_is_sent": Mutation("S1", acceptor, "_vote", _not_written),
     "vote_forgotten_by_a_restart": Mutation("S1", machine, "begin", _without_accepted, _CRASHES),
     "lost_disk_not_noticed": Mutation(
-        "S1", votes, "abstention_at_open", _always(None), ("lose_disk_at", "bad_network", "cut_one_way")
+        "S1", votes, "abstention_at_open", _always(None), ("lose_disk_at", "partition", "crash_at")
     ),
     "ballot_reused_after_a_restart": Mutation("S1", machine, "begin", _without_led, ("crash_at",)),
     "stale_plan_accepted": Mutation("S1", member, "on_plan", _ignoring_promises, _DELAYS),
@@ -255,8 +277,15 @@ MUTATIONS: Mapping[str, Mutation] = {
     "commits_never_asked_for": Mutation("L5", member, "on_heartbeat", _without_asking),
     "amendment_in_force_one_round_early": Mutation("S2", RunRules, "_in_force", _one_round_early, _RULES),
     "plan_under_superseded_rules_accepted": Mutation("S2", validity, "check_new_plan", _always(None), _RULES),
-    "ban_not_enforced_in_the_next_roster": Mutation("L1", views, "_kept", _banned_too, ("ban_peer",)),
-    "ejection_without_evidence": Mutation("S1", views, "is_justified", _always(True), ("accuse", "partition")),
+    "ban_not_enforced_in_the_next_roster": Mutation(
+        "S1",
+        views,
+        "_kept",
+        _banned_too,
+        ("ban_peer",),
+        also=Mutation("S1", validity, "_check_next_roster", _without_bans),
+    ),
+    "ejections_forgotten": Mutation("S1", Standing, "after", _nobody_ejected, ("accuse",)),
     "used_invites_forgotten": Mutation("S1", invites, "guests_after", _always(()), (INVITES, "leave")),
     "seats_of_an_owner_not_counted": Mutation("S1", invites, "_has_seat", _always(True), (INVITES, "leave")),
     "reset_without_the_delegates_threshold": Mutation(

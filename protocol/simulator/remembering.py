@@ -35,11 +35,11 @@ class Remembering:
         if node.peer not in self.unsure:
             return
         genesis = self._swarm.statutes.genesis_of(node)
-        standing = self._swarm.statutes.facts_of(node)["standing"]
+        standing, own = self._swarm.statutes.facts_of(node)["standing"], range(self.unsure[node.peer], life + 1)
         self._asking[node.peer] = Recollection(
             node.peer,
             quorum_of(genesis, standing.roster, node.round),
-            lambda raw: int.from_bytes(raw, "big") not in range(self.unsure[node.peer], life + 1),
+            lambda raw: int.from_bytes(raw, "big") not in own,
             began_s=self._swarm.now + node.clock_offset_s,
             patience_s=genesis.timing.heartbeat_timeout_s,
         )

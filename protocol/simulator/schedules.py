@@ -58,8 +58,11 @@ def random_schedule(seed: int, *, max_peers: int = 32, kinds: Collection[str] = 
     draw = random.Random(f"atoll/hunt/{seed}")
     sizes = _LARGE_SIZES if draw.random() < _LARGE_SHARE else _SIZES
     num_peers = draw.choice([size for size in sizes if size <= max_peers] or [max_peers])
-    invites = _random_invites(draw) if INVITES in kinds or draw.random() < _INVITES_SHARE else ()
-    delegates = _random_delegates(draw, num_peers) if DELEGATES in kinds or draw.random() < _DELEGATES_SHARE else ()
+    has_invites, has_delegates = draw.random() < _INVITES_SHARE, draw.random() < _DELEGATES_SHARE
+    if kinds:
+        has_invites, has_delegates = INVITES in kinds, DELEGATES in kinds
+    invites = _random_invites(draw) if has_invites else ()
+    delegates = _random_delegates(draw, num_peers) if has_delegates else ()
     num_joiners = len(invites) or draw.choice((0, 0, 1, 2))
     storm_s = draw.uniform(*STORM_S)
     drawn = [kind for kind in kinds if kind in _DRAWS] or KINDS

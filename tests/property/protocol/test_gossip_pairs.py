@@ -256,3 +256,12 @@ def test_who_is_ahead_of_most_waits_for_them_and_who_is_not_goes_on_alone_at_onc
     assert search.next_move(Search(PEERS[0], 3, 0.0), seen, RULES, 0.0) == Alone("nobody is free")
     assert search.next_move(Search(PEERS[0], 4, 0.0), seen, RULES, 0.0) == Wait(None, GRACE_S)
     assert search.next_move(Search(PEERS[0], 9, 0.0), seen, RULES, GRACE_S) == Alone("no peer is near this round")
+
+
+def test_a_pair_that_is_far_ahead_of_the_other_half_waits_for_it_although_its_partner_is_at_hand():
+    seen = {PEERS[1]: Sight(9, "ready"), PEERS[2]: Sight(6, "ready"), PEERS[3]: Sight(6, "ready")}
+    own = Search(PEERS[0], 9, 0.0)
+    assert search.next_move(own, seen, RULES, 0.0) == Wait(None, GRACE_S)
+    assert search.next_move(own, seen, RULES, GRACE_S) == Dial(PEERS[1])
+    seen[PEERS[2]] = Sight(7, "ready")
+    assert isinstance(search.next_move(own, seen, RULES, 0.0), Dial)

@@ -39,10 +39,10 @@ from atoll.training.model import cross_entropy
 from atoll.training.outer import apply_mean
 from atoll.training.recompute import recompute
 
-PEOPLE = [Identity.from_seed(bytes([number]) * 32) for number in range(1, 6)]
+PEOPLE = [Identity.from_seed(bytes([number]) * 32) for number in range(1, 5)]
 CONFIG = TrainingConfig(
     model=ModelConfig(dim=16, num_layers=1, num_heads=2, num_kv_heads=1, hidden_dim=24, sequence_length=16),
-    inner=InnerConfig(lr=1e-2, warmup_steps=3, batch_size=2, num_steps=12),
+    inner=InnerConfig(lr=1e-2, warmup_steps=3, batch_size=2, num_steps=8),
 )
 DATA = TextData.load(CONFIG.data, CONFIG.model.sequence_length)
 INITIAL = initial_state(CONFIG.model)
@@ -182,7 +182,7 @@ def half_the_steps(member: Member) -> np.ndarray:
 
 
 class Swarm:
-    """Five members that train, contribute and check each other in every round."""
+    """Four members that train, contribute and check each other in every round."""
 
     def __init__(self, folder: Path, trust: TrustConfig) -> None:
         roster = tuple(person.peer_id for person in PEOPLE)
@@ -244,9 +244,17 @@ class Swarm:
         return [self.members[peer] for peer in roster]
 
     async def round(self, cheat: Behaviour = honest) -> None:
-        await asyncio.gather(
-            *(self.contribute(each, cheat if each.identity is CHEAT else honest) for each in self.present)
-        )
+        """Until all honest members have applied it; who was ejected in it may never hear of its end."""
+        works = {
+            each.identity: asyncio.create_task(self.contribute(each, cheat if each.identity is CHEAT else honest))
+            for each in self.present
+        }
+        suspect = works.pop(CHEAT, None)
+        await asyncio.gather(*works.values())
+        if suspect is not None and CHEAT.peer_id in [member.identity.peer_id for member in self.present]:
+            await suspect
+        elif suspect is not None:
+            suspect.cancel()
 
     async def contribute(self, member: Member, behaviour: Behaviour) -> None:
         if self.invents and member.identity is CHEAT:
@@ -287,9 +295,9 @@ async def swarm(tmp_path, request):
 
 
 async def test_honest_members_pass_every_check(swarm):
-    for _ in range(6):
+    for _ in range(5):
         await swarm.round()
-    assert len(swarm.points("spot.passed")) >= 5
+    assert len(swarm.points("spot.passed")) >= 4
     for point in ("spot.suspected", "spot.hidden", "spot.failed", "peer.proven", "peer.rejected"):
         assert swarm.points(point) == []
 
@@ -327,15 +335,15 @@ async def test_who_shows_nothing_is_asked_again_and_then_ejected(swarm):
     await swarm.until_ejected(honest, max_rounds=20)
     hidden = swarm.points("spot.hidden")
     assert {point["peer"] for point in hidden} == {CHEAT.peer_id}
-    assert max(point["count"] for point in hidden) == 3
+    assert max(point["count"] for point in hidden) >= 3
 
 
 async def test_a_lone_accuser_ejects_nobody_and_is_counted(swarm):
     """It accuses somebody honest in every round; the others look for themselves."""
-    liar, victim = PEOPLE[4], PEOPLE[1]
+    liar, victim = PEOPLE[2], PEOPLE[1]
     others = [person.peer_id for person in PEOPLE if person not in (liar, victim)]
     driver = swarm.members[liar.peer_id].driver
-    for number in range(1, 9):
+    for number in range(1, 8):
         await swarm.round()
         suspicion = Suspicion(
             lineage=0,

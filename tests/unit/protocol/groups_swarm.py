@@ -15,7 +15,7 @@ from atoll.protocol.identity import Identity, PeerId
 from atoll.protocol.memory import MemoryNetwork
 from atoll.protocol.messages import Commit
 from atoll.protocol.outcomes import Committed, RoundEvent
-from atoll.protocol.spec import ExchangeConfig, Genesis, LimitsConfig, TimingConfig
+from atoll.protocol.spec import ExchangeConfig, Genesis, LimitsConfig, TimingConfig, TrustConfig
 from atoll.protocol.transport import Buffer
 
 from .test_round_driver import GRID, MeanReplica, Node, Swarm, genesis_of
@@ -32,16 +32,19 @@ TIMING = TimingConfig(
 
 
 def two_tier_genesis(
-    delegates: list[Identity], others: list[Identity], group_size: int, drop_after_s: float = TIMING.drop_after_s
+    delegates: list[Identity],
+    others: list[Identity],
+    group_size: int,
+    drop_after_s: float = TIMING.drop_after_s,
+    audited_share: float = 0.25,
 ) -> Genesis:
     genesis = genesis_of(delegates, allowed=tuple(person.peer_id for person in others))
     return genesis.model_copy(
         update={
             "exchange": ExchangeConfig(codec="float32", topology="two_tier", group_size=group_size),
             "limits": LimitsConfig(max_peers=len(delegates)),
+            "trust": TrustConfig(audited_share=audited_share),
             "timing": TIMING.model_copy(update={"drop_after_s": drop_after_s}),
-            # Constant vectors are all alike.
-            "trust": genesis.trust.model_copy(update={"copy_cosine": 0.0}),
         }
     )
 
@@ -167,6 +170,11 @@ class TwoTierSwarm(Swarm):
     @property
     def means(self) -> dict[int, float]:
         return max((replica.means for replica in self.replicas.values()), key=len)
+
+    def accused(self) -> set[object]:
+        """Whom some audit has found to lie."""
+        events = (event for node in self.nodes.values() for event in node.events)
+        return {event.fields["peer"] for event in events if event.point == "audit.lie"}
 
     def states_are_equal(self) -> bool:
         """Whether everybody who has applied a round had the same state after it."""

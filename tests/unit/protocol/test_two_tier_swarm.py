@@ -7,6 +7,7 @@ from pathlib import Path
 import numpy as np
 import pytest
 
+from atoll.protocol.exchange import owner as owners
 from atoll.protocol.identity import Identity, PeerId
 from atoll.protocol.messages import Commit
 from atoll.protocol.outcomes import RoundEvent
@@ -19,11 +20,11 @@ DELEGATES, FOLLOWERS = PEOPLE[:3], PEOPLE[3:]
 
 @pytest.fixture
 async def swarm(tmp_path: Path, request: pytest.FixtureRequest):
-    """Nine followers in three groups of at most four, or as the parameter says; the n-th peer's values are all n."""
+    """Nine followers in three groups of at most four, or as the parameter says; the n-th peer gives 20 + n."""
     genesis = two_tier_genesis(DELEGATES, FOLLOWERS, **{"group_size": 4, **getattr(request, "param", {})})
     swarm = TwoTierSwarm(tmp_path, genesis)
     for number, person in enumerate(PEOPLE, 1):
-        await swarm.begin(person, float(number), tokens=100)
+        await swarm.begin(person, 20.0 + number)  # near enough to each other that no norm is cut
     yield swarm
     await swarm.close()
 
@@ -51,7 +52,7 @@ async def test_all_twelve_count_all_states_are_equal_and_the_mean_is_the_flat_we
     assert len(places) == len(set(places))
     number = next(n for n in range(len(swarm.chain), 1, -1) if all(n in work.counted for work in swarm.work.values()))
     weights = np.array([swarm.work[person.peer_id].counted[number] for person in PEOPLE], float)
-    np.testing.assert_allclose(swarm.means[number], weights @ np.arange(1, 13) / weights.sum(), rtol=1e-6)
+    np.testing.assert_allclose(swarm.means[number], weights @ np.arange(21, 33) / weights.sum(), rtol=1e-6)
 
 
 async def test_a_killed_follower_costs_its_own_work_and_nothing_else(swarm):
@@ -84,7 +85,8 @@ async def test_followers_of_a_killed_delegate_withdraw_find_another_and_carry_wh
     for peer in orphans:
         work = swarm.work[peer]
         assert 4 not in work.counted
-        assert work.counted[min(number for number in work.counted if number > 4)] == 200  # what missed, and its own
+        first = min(number for number in work.counted if number > 4)
+        assert work.counted[first] == (200 if 5 in work.given else 100)  # a carry is at most one round old
         assert {place.member for number, place in work.places.items() if number > 5}.isdisjoint(victims)
     await swarm.until_quiet()
     assert swarm.states_are_equal()
@@ -103,3 +105,22 @@ async def test_a_follower_takes_the_place_of_a_delegate_that_is_gone_for_good(sw
     assert swarm.work[promoted].places[number + 2].member == promoted
     await swarm.until(lambda: tokens_of(swarm.chain[-1]) == 1100)  # and it has a group of its own
     assert TIMING.drop_after_s > 3.0
+
+
+@pytest.mark.parametrize("swarm", [{"audited_share": 1024.0}], indirect=True)
+async def test_a_follower_that_lies_about_a_mean_is_found_by_its_delegate_and_left_out(swarm, monkeypatch):
+    liar, honest = FOLLOWERS[2].peer_id, owners.SpanOwner._reduce
+
+    def reduce(self, generation, chunk, members, datas, shares):
+        lie = [bytes(len(data)) for data in datas] if self._host.me == liar and swarm.has_begun else datas
+        return honest(self, generation, chunk, members, lie, shares)
+
+    monkeypatch.setattr(owners.SpanOwner, "_reduce", reduce)
+    swarm.has_begun = False
+    await swarm.until(lambda: tokens_of(swarm.chain[-1]) == 1200 if swarm.chain else False)
+    swarm.has_begun = True
+    await swarm.until(lambda: swarm.accused() == {liar})
+    reached = len(swarm.chain)
+    await swarm.until(lambda: len(swarm.chain) > reached)
+    assert all(21 <= mean <= 32 for mean in swarm.means.values())  # no zeros of the liar's in any
+    assert swarm.states_are_equal()

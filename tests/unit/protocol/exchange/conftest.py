@@ -66,6 +66,7 @@ class Lab:
             settings = replace(QUICK, contact_timeout_s=progress_timeout_s)
         self.settings = settings
         self.executor = executor
+        self.receivers: frozenset[PeerId] | None = None
         self.values = [self._values(i) for i in range(num_peers)]
         self.contributions = [self.contribution(i) for i in range(num_peers)]
         self.plan = self._plan(owners or range(num_peers), attempt_timeout_s)
@@ -155,6 +156,7 @@ class Lab:
             limits=LimitsConfig(),
             sign=partial(signed, self.identities[peer]),
             on_event=self.events[me].append,
+            receivers=self.receivers,
         )
         return Exchange(self.hosts[me], self.inboxes[me], attempt)
 
