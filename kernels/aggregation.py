@@ -17,7 +17,8 @@ from typing import NamedTuple, TypeAlias
 
 import numpy as np
 
-from .codec import Codec, Encoded, Float32Array, require_weights
+from .arguments import require_weights
+from .codec import Codec, Encoded, Float32Array
 from .codec import codec as codec_of
 
 MIN_MEMBERS = 5

@@ -12,31 +12,52 @@ from contextlib import contextmanager
 from functools import cache
 from typing import Protocol
 
+import numpy as np
+from numpy.typing import NDArray
+
 from .codec import Bytes, Float32Array, Float64Array
 
 
+class Kernels(Protocol):
+    """A format's raw kernels. Callers have checked lengths, dtypes and strides: all arrays are 1-D, contiguous, aligned
+    (bytes may not be)."""
+
+    def encode(self, values: Float32Array, data: Bytes) -> int:
+        """Encode; the index of the first value that cannot be, or −1."""
+        ...
+
+    def decode(self, data: Bytes, out: Float32Array) -> None: ...
+
+    def accumulate(self, datas: Sequence[Bytes], weights: Float32Array, out: Float32Array, fresh: bool) -> None:
+        """Add every contribution in order onto `out`, or onto +0.0 if `fresh`."""
+        ...
+
+    def check(self, data: Bytes, num_elements: int) -> int:
+        """Offset of the first byte that no encoder writes, or −1."""
+        ...
+
+    def dots(self, data: Bytes, other: Bytes, num_elements: int) -> Float64Array:
+        """Terms (format.num_terms(num_elements),) whose correctly rounded sum is the inner product."""
+        ...
+
+
 class BackEnd(Protocol):
-    """The raw kernels. Callers have checked lengths, dtypes and strides: all arrays are 1-D, contiguous, aligned."""
+    """One implementation of everything. Arrays are as `Kernels` wants them."""
 
     @property
     def name(self) -> str: ...
 
-    def encode_int8(self, values: Float32Array, data: Bytes) -> int:
-        """Encode; the index of the first non-finite value, or −1."""
+    def kernels(self, name: str) -> Kernels:
+        """The kernels of a format in `formats.FORMATS`."""
         ...
 
-    def decode_int8(self, data: Bytes, out: Float32Array) -> None: ...
-
-    def accumulate_int8(self, datas: Sequence[Bytes], weights: Float32Array, out: Float32Array, fresh: bool) -> None:
-        """Add every contribution in order onto `out`, or onto +0.0 if `fresh`."""
+    def largest(self, values: Float32Array, kept: int, indices: NDArray[np.uint16]) -> int:
+        """Where the ``kept`` largest magnitudes of each `GROUP` of values are, in the group and ascending; of two equal
+        ones the first is chosen. The index of the first value that is not finite (then nothing is chosen), or −1."""
         ...
 
-    def check_int8(self, data: Bytes, num_elements: int) -> int:
-        """Offset of the first byte that no encoder writes, or −1."""
-        ...
-
-    def dots_int8(self, data: Bytes, other: Bytes, num_elements: int) -> Float64Array:
-        """Inner product of every two blocks (num_blocks,), exact: scale · scale · Σ code · code."""
+    def nonzero_rows(self, values: Float32Array, width: int, present: Bytes) -> None:
+        """Per row of so many values, the last of which may be shorter: 1 if any is not 0, else 0."""
         ...
 
     def nesterov_step(
@@ -59,15 +80,16 @@ def active() -> BackEnd:
 @cache
 def load(choice: str) -> BackEnd:
     """The back end called `choice`; the empty string takes the fastest there is."""
-    from . import blocked, reference
     from .compiled import Compiled, find_library
+    from .numpy_back_end import Numpy
+    from .reference import Reference
 
     if choice == "":
-        return Compiled("") if find_library() else blocked.Blocked()
+        return Compiled("") if find_library() else Numpy()
     if choice == "reference":
-        return reference.Reference()
+        return Reference()
     if choice == "numpy":
-        return blocked.Blocked()
+        return Numpy()
     if choice == "c" or choice.startswith("c-"):
         return Compiled(choice.removeprefix("c").removeprefix("-"))
     raise RuntimeError(f"ATOLL_KERNELS={choice!r} is none of reference, numpy, c, c-baseline, c-avx2, c-avx512")

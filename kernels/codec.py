@@ -1,17 +1,21 @@
 """What every codec can do, and the registry that finds one by the name a run spec gives.
 
-A further codec is one new file with a class that satisfies `Codec`, and one line in `CODECS`.
+A name stands for one format for ever: a codec that gives another bit, or refuses another byte, gets another name.
+`dense.py` serves codecs that say something of every value, `sparse.py` those that name the values they speak of.
 """
 
 from __future__ import annotations
 
+import re
 from collections.abc import Sequence
 from functools import cache
 from importlib import import_module
-from typing import TYPE_CHECKING, Any, Protocol, cast
+from typing import TYPE_CHECKING, Protocol
 
 import numpy as np
 from numpy.typing import NDArray
+
+from .formats import FORMATS
 
 if TYPE_CHECKING:
     from torch import Tensor
@@ -22,20 +26,21 @@ Bytes = NDArray[np.uint8]
 Encoded = Bytes | bytes | bytearray | memoryview
 """Contiguous bytes, read without a copy."""
 
-FLOAT32_MAX = float(np.finfo(np.float32).max)
-CODECS = {
-    "float32": "float32.Float32Codec",
-    "int8": "int8.Int8Codec",
-}
-"""Name in the run spec -> module and class in this package; imported only when asked for."""
+SPARSE = re.compile(rf"(topk|rows)([1-9]\d{{0,3}})(?:-({'|'.join(FORMATS)}))?")
+"""Names of sparse codecs: kind of choice, its number, and the codec of the chosen values unless it is the usual one."""
+FAMILIES = (("dense", re.compile("|".join(FORMATS))), ("sparse", SPARSE))
+"""Module in this package whose ``create`` makes the codecs with such names; imported only when asked for."""
+CODECS = (*FORMATS, "topk64", "topk64-int8", "rows256")
+"""Every dense codec, and some of the sparse ones."""
 
 
 class NonFiniteError(ValueError):
-    """`encode` met NaN or an infinity. The message names the index of the first; the output is not to be used."""
+    """`encode` met a value that is not finite, or would not be once decoded. The message names the index of the first;
+    the output is not to be used."""
 
 
 class InvalidEncoding(ValueError):
-    """Bytes that no encoder produces: wrong length, impossible scale, code −128, non-finite value."""
+    """Bytes that no encoder produces: wrong length, impossible scale, unused code, non-finite value."""
 
 
 class Codec(Protocol):
@@ -46,10 +51,23 @@ class Codec(Protocol):
     another dtype is a TypeError that names it. Input and output must not overlap.
     """
 
-    name: str
+    @property
+    def name(self) -> str: ...
 
     def nbytes(self, num_elements: int) -> int:
-        """Encoded size in bytes of `num_elements` values."""
+        """Encoded size in bytes of `num_elements` values, whatever they are."""
+        ...
+
+    @property
+    def head_bytes(self) -> int:
+        """How many of the first bytes `used_bytes` needs; 0 if all bytes of every encoding are used."""
+        ...
+
+    def used_bytes(self, data: Encoded, num_elements: int) -> int:
+        """After how many bytes an encoding has zeros only, which need not travel; at most `nbytes`.
+
+        Looks at the first `head_bytes` of ``data`` only. `InvalidEncoding` if no encoder writes them.
+        """
         ...
 
     def encode(self, values: Float32Array, out: Bytes) -> None:
@@ -65,7 +83,7 @@ class Codec(Protocol):
         ...
 
     def accumulate(self, data: Encoded, weight: float, out: Float32Array) -> None:
-        """out += weight · decoded, with two float32 roundings per element. `weight` is rounded to float32 first."""
+        """out += weight · decoded, rounded as the format says. `weight` is rounded to float32 first."""
         ...
 
     def accumulate_many(self, datas: Sequence[Encoded], weights: Sequence[float], out: Float32Array) -> None:
@@ -88,10 +106,18 @@ class Codec(Protocol):
 @cache
 def codec(name: str) -> Codec:
     """The codec registered as `name`. Unknown name: ValueError that lists the known ones."""
-    if name not in CODECS:
-        raise ValueError(f"unknown codec {name!r}: known are {', '.join(sorted(CODECS))}")
-    module, _, attribute = CODECS[name].rpartition(".")
-    return getattr(import_module(f".{module}", __package__), attribute)()
+    for module, names in FAMILIES:
+        if names.fullmatch(name):
+            return import_module(f".{module}", __package__).create(name)
+    raise ValueError(f"unknown codec {name!r}: known are {', '.join(sorted(CODECS))} and their like")
+
+
+def split_name(name: str) -> tuple[str, int, str | None]:
+    """The parts of a sparse codec's name."""
+    found = SPARSE.fullmatch(name)
+    if found is None:
+        raise ValueError(f"{name!r} is no sparse codec")
+    return found[1], int(found[2]), found[3]
 
 
 def back_end() -> str:
@@ -99,61 +125,3 @@ def back_end() -> str:
     from .back_ends import active
 
     return active().name
-
-
-def require_float32(values: Any, what: str) -> Float32Array:
-    """`values` itself if it is a native float32 array, else a TypeError naming `what` and the dtype found."""
-    if isinstance(values, np.ndarray) and values.dtype == np.float32 and values.dtype.isnative:
-        return values
-    found = f"{type(values).__name__} of {values.dtype}" if hasattr(values, "dtype") else type(values).__name__
-    raise TypeError(f"{what} must be a numpy array of float32, not {found}")
-
-
-def require_bytes(data: Encoded, num_bytes: int, what: str = "encoded data") -> Bytes:
-    """`data` as a 1-D uint8 array without a copy; `InvalidEncoding` if it is not exactly `num_bytes` long."""
-    view = memoryview(cast("Any", data))
-    if view.format not in ("B", "b", "c") or not view.c_contiguous:
-        raise TypeError(f"{what} must be contiguous bytes, not format {view.format!r} with strides {view.strides}")
-    if view.nbytes != num_bytes:
-        raise InvalidEncoding(f"{what} is {view.nbytes} bytes long, expected {num_bytes}")
-    return np.frombuffer(view.cast("B") if view.nbytes else b"", np.uint8)
-
-
-def require_writable_bytes(out: Bytes, num_bytes: int) -> Bytes:
-    """`out` as a 1-D uint8 array without a copy; ValueError if it is read-only or not exactly `num_bytes` long."""
-    view = memoryview(cast("Any", out))
-    if view.readonly or view.nbytes != num_bytes:
-        raise ValueError(f"output must be {num_bytes} writable bytes, not {view.nbytes}, read-only {view.readonly}")
-    return require_bytes(view, num_bytes, "output") if num_bytes else np.empty(0, np.uint8)
-
-
-def require_weights(weights: Sequence[float], num_datas: int) -> Float32Array:
-    """`weights` rounded to float32, one per contribution; ValueError if the count differs or one is not finite."""
-    with np.errstate(over="ignore"):
-        rounded = np.asarray(weights, np.float64).astype(np.float32).reshape(-1)
-    if rounded.size != num_datas or not np.isfinite(rounded).all():
-        raise ValueError(f"expected {num_datas} finite float32 weights, not {list(weights)}")
-    return rounded
-
-
-def require_output(out: Any, what: str = "out") -> Float32Array:
-    """`out` itself if it is a writable float32 array; TypeError for another dtype, ValueError if it is read-only."""
-    if not require_float32(out, what).flags.writeable:
-        raise ValueError(f"{what} is read-only")
-    return out
-
-
-def fits_float32(value: float) -> bool:
-    """Whether `value` is finite and stays so as a float32."""
-    return abs(value) <= FLOAT32_MAX
-
-
-def is_plain(values: Float32Array) -> bool:
-    """Whether a kernel can walk `values` with a pointer: aligned and contiguous in C order."""
-    return values.flags.c_contiguous and values.flags.aligned
-
-
-def flat_input(values: Any, what: str = "values") -> Float32Array:
-    """`values` in C order as an aligned 1-D array; a copy only where the strides demand one."""
-    array = require_float32(values, what)
-    return array.reshape(-1) if is_plain(array) else np.array(array, np.float32, order="C").reshape(-1)

@@ -10,8 +10,9 @@ from __future__ import annotations
 import hashlib
 import math
 
+from .arguments import fits_float32, is_plain, require_output
 from .back_ends import active
-from .codec import Float32Array, fits_float32, is_plain, require_output
+from .codec import Float32Array
 
 INTEGER_STD = math.sqrt((2**32 - 1) / 3)
 """Standard deviation of the sum of four uniform 16-bit integers: 4 · (2³² − 1) / 12, the root of it."""

@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
+from .arguments import fits_float32, is_plain, require_float32, require_output
 from .back_ends import active
-from .codec import Float32Array, fits_float32, is_plain, require_float32, require_output
+from .codec import Float32Array
 
 
 def nesterov_step(anchor: Float32Array, momentum: Float32Array, mean: Float32Array, lr: float, beta: float) -> None:

@@ -284,6 +284,8 @@ def check_follows(rules: RunRules, amendment: Amendment) -> None:
         raise InvalidAmendment(f"{what} follows another one than number {due - 1} of this run")
     change = amendment.change
     if isinstance(change, Rollback):
+        if rules.genesis.is_gossip:
+            raise InvalidAmendment(f"{what}: a gossip run has no common state to go back to")
         if change.lineage != rules.lineage + 1:
             raise InvalidAmendment(f"{what}: begins lineage {change.lineage} where {rules.lineage + 1} is due")
         if amendment.from_round != change.round + 1:

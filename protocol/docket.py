@@ -111,7 +111,7 @@ class Docket:
             if accused in self._store.accused:
                 return False
             genesis = proofs.rules_of(proofs.header_of(evidence), self._rules())
-            await off_loop(self._executor, proofs.judge, evidence, genesis, self._grid)
+            await off_loop(self._executor, proofs.judge, evidence, genesis, self._grid, self._roster())
             await off_loop(self._executor, self._store.save, evidence)
         self._on_proven(accused, proofs.kind_of(evidence))
         return True

@@ -5,9 +5,10 @@
   code), so that recomputing one chunk decides it, to the bit.
 - `TwoResults`: an owner has signed two results of one span of one plan.
 - `TwoProposals`: a leader has signed two plans or two records at one ballot.
+- `Verdict`: enough members have signed that another one's contributions are not what its steps give (`suspicions`).
 
-An honest member never signs any of these: it includes only what it has checked against the plan, signs one result of a
-span even over a restart (`result_signer`), and leads no ballot twice (`Acceptor.led`).
+An honest member never signs any of the first three: it includes only what it has checked against the plan, signs one
+result of a span even over a restart (`result_signer`), and leads no ballot twice (`Acceptor.led`).
 
 Wire form: the canonical JSON of a header, then for a `Lie` the bytes whose number `payload_bytes` gives. Sizes follow
 from grid and plan; no length is read from a frame.
@@ -15,7 +16,7 @@ from grid and plan; no length is read from a frame.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeAlias
 
@@ -34,6 +35,7 @@ from .parsing import Unreadable, parse_any
 from .record import Plan, SpanResult
 from .signed_results import is_signed, says_the_same
 from .spec import Genesis
+from .suspicions import Verdict, flaw_of
 from .transport import MAX_FRAME_BYTES, MAX_MESSAGE_BYTES, Buffer
 from .values import Count, Frozen, Peer, SquaredNorm
 from .weights import weights
@@ -138,8 +140,8 @@ class TwoProposals(Frozen):
     second: Annotated[str, Field(pattern=r"^([0-9a-f]{2})+$", max_length=2 * MAX_MESSAGE_BYTES)]
 
 
-Evidence: TypeAlias = Lie | TwoResults | TwoProposals
-Header: TypeAlias = LieHeader | TwoResults | TwoProposals
+Evidence: TypeAlias = Lie | TwoResults | TwoProposals | Verdict
+Header: TypeAlias = LieHeader | TwoResults | TwoProposals | Verdict
 _HEADER: TypeAdapter[Any] = TypeAdapter(Annotated[Header, Field(discriminator="kind")])
 
 
@@ -152,7 +154,7 @@ def accused_of(header: Header) -> PeerId:
 
 
 def kind_of(evidence: Evidence) -> str:
-    """``lie``, ``two_results`` or ``two_proposals``."""
+    """``lie``, ``two_results``, ``two_proposals`` or ``verdict``."""
     return header_of(evidence).kind
 
 
@@ -178,8 +180,9 @@ def rules_of(header: Header, rules: RunRules) -> Genesis:
 # --- judging ----------------------------------------------------------------------------------------------------------
 
 
-def judge(evidence: Evidence, genesis: Genesis, grid: ChunkGrid) -> None:
-    """Returns if ``evidence`` proves that `accused` broke the rules of ``genesis`` (`rules_of`).
+def judge(evidence: Evidence, genesis: Genesis, grid: ChunkGrid, roster: Collection[PeerId] = ()) -> None:
+    """Returns if ``evidence`` proves that `accused` broke the rules of ``genesis`` (`rules_of`). A `Verdict` is one of
+    ``roster``.
 
     Raises `FalseEvidence` if it does not, and `OtherRules` if the plan was made under other rules. CPU-bound for a
     `Lie`: hashes and reduces one chunk of all members.
@@ -192,6 +195,15 @@ def judge(evidence: Evidence, genesis: Genesis, grid: ChunkGrid) -> None:
             _judge_results(evidence)
         case TwoProposals():
             _judge_proposals(evidence, genesis)
+        case Verdict():
+            _judge_verdict(evidence, genesis, roster)
+
+
+def _judge_verdict(verdict: Verdict, genesis: Genesis, roster: Collection[PeerId]) -> None:
+    if any(suspicion.lineage != genesis.lineage for suspicion in verdict.suspicions):
+        raise OtherRules
+    flaw = flaw_of(verdict, genesis, roster)
+    _require(flaw is None, flaw or "")
 
 
 def check_header(header: Header, genesis: Genesis, grid: ChunkGrid) -> None:
@@ -234,7 +246,7 @@ def true_mean(
         return None
     if not all(part.is_sound(grid, chunk) for part in contributions):
         return None
-    shares = weights(plan, result.included, genesis.trust, genesis.limits)
+    shares = weights(plan, result.included, genesis.trust, genesis.member_limits)
     if not any(shares):
         return None
     kept = [shares[index] for index in included_members(result)]

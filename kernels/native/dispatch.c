@@ -2,8 +2,6 @@
  * the calling thread is in: some libraries switch a process to flushing subnormals when they are loaded. */
 #include "atoll.h"
 
-#include <stddef.h>
-
 #ifdef _WIN32
 #define EXPORT __declspec(dllexport)
 #else
@@ -69,32 +67,49 @@ EXPORT int atoll_variant_supported(int variant) {
     return variant == 0;
 }
 
-EXPORT int64_t atoll_int8_encode(int variant, const float *values, int64_t n, uint8_t *data) {
+/* Name of a codec, NULL past the last. */
+EXPORT const char *atoll_codec_name(int codec) {
+    int num = 0;
+    while (atoll_baseline.codecs[num] != NULL) num++;
+    return codec >= 0 && codec < num ? atoll_baseline.codecs[codec]->name : NULL;
+}
+
+EXPORT int64_t atoll_encode(int variant, int codec, const float *values, int64_t n, uint8_t *data) {
     fp_mode mode = enter_default_mode();
-    int64_t first_bad = variants[variant]->encode(values, n, data);
+    int64_t first_bad = variants[variant]->codecs[codec]->encode(values, n, data);
     leave_default_mode(mode);
     return first_bad;
 }
 
-EXPORT void atoll_int8_decode(int variant, const uint8_t *data, int64_t n, float *out) {
+EXPORT void atoll_decode(int variant, int codec, const uint8_t *data, int64_t n, float *out) {
     fp_mode mode = enter_default_mode();
-    variants[variant]->decode(data, n, out);
+    variants[variant]->codecs[codec]->decode(data, n, out);
     leave_default_mode(mode);
 }
 
-EXPORT void atoll_int8_accumulate(int variant, const uint8_t *const *datas, const float *weights, int64_t k, int64_t n,
-                                  float *out, int fresh) {
+EXPORT void atoll_accumulate(int variant, int codec, const uint8_t *const *datas, const float *weights, int64_t k,
+                             int64_t n, float *out, int fresh) {
     fp_mode mode = enter_default_mode();
-    variants[variant]->accumulate(datas, weights, k, n, out, fresh);
+    variants[variant]->codecs[codec]->accumulate(datas, weights, k, n, out, fresh);
     leave_default_mode(mode);
 }
 
-EXPORT int64_t atoll_int8_check(int variant, const uint8_t *data, int64_t n) { return variants[variant]->check(data, n); }
+EXPORT int64_t atoll_check(int variant, int codec, const uint8_t *data, int64_t n) {
+    return variants[variant]->codecs[codec]->check(data, n);
+}
 
-EXPORT void atoll_int8_dots(int variant, const uint8_t *data, const uint8_t *other, int64_t n, double *terms) {
+EXPORT void atoll_dots(int variant, int codec, const uint8_t *data, const uint8_t *other, int64_t n, double *terms) {
     fp_mode mode = enter_default_mode();
-    variants[variant]->dots(data, other, n, terms);
+    variants[variant]->codecs[codec]->dots(data, other, n, terms);
     leave_default_mode(mode);
+}
+
+EXPORT int64_t atoll_largest(int variant, const float *values, int64_t n, int64_t kept, uint16_t *indices) {
+    return variants[variant]->largest(values, n, kept, indices);
+}
+
+EXPORT void atoll_nonzero_rows(int variant, const float *values, int64_t n, int64_t width, uint8_t *present) {
+    variants[variant]->nonzero_rows(values, n, width, present);
 }
 
 EXPORT void atoll_nesterov_step(int variant, float *anchor, float *momentum, const float *mean, int64_t n, float lr,

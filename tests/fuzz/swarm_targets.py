@@ -349,7 +349,9 @@ def _targets_of(name: str) -> tuple[Target, Target]:
     def fitted(data: bytes) -> None:
         use((data * (size // max(1, len(data)) + 1))[:size] if data else bytes(size))
 
-    examples, covers = [ex.encoded(name, num_elements)], (f"kernels/{name}.py:{type(which).__name__}.check",)
+    examples = [ex.encoded(name, num_elements)]
+    here = f"{type(which).__module__.removeprefix('atoll.').replace('.', '/')}.py:{type(which).__name__}"
+    covers = tuple(f"{here}.{each}" for each in ("check", "_read", "used_bytes") if hasattr(which, each))
     refusals = (InvalidEncoding,)
     return (
         Target(f"a chunk in {name}", use, examples, covers, refusals, max_bytes=2 * size),

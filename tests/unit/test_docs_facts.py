@@ -8,7 +8,9 @@ from typing import get_args
 
 import pytest
 
-from atoll.kernels import hash_tree, reference
+from atoll.kernels import hash_tree
+from atoll.kernels.formats import FORMATS, INT8, BlockFormat
+from atoll.kernels.sparse import CHOICES
 from atoll.protocol import commitments, envelope, lag, messages, parsing, receipts, sealing, spec, transport
 from atoll.protocol.exchange import wire as span_wire
 from atoll.protocol.round_machine import Phase
@@ -58,8 +60,7 @@ def test_domains_of_signatures_and_hashes_are_named(domain: bytes) -> None:
     [
         f"“{hash_tree.ROOT_CONTEXT}”",
         f"`{span_wire._MAGIC.decode()}`",
-        f"`0x{reference.MAX_SCALE_BITS:X}`",
-        f"⌈n/{reference.BLOCK}⌉",
+        f"⌈n/{INT8.block}⌉",
         f"(n ≤ {state_wire.MAX_COMMITS})",
         f"at most {transport.MAX_MESSAGE_BYTES >> 20} MiB, a directory",
         f"at most {transport.MAX_FRAME_BYTES >> 20} MiB",
@@ -72,6 +73,24 @@ def test_domains_of_signatures_and_hashes_are_named(domain: bytes) -> None:
 )
 def test_the_wire_format_page_has_the_numbers_of_the_code(fact: str) -> None:
     assert fact in WIRE
+
+
+@pytest.mark.parametrize("layout", [each for each in FORMATS.values() if isinstance(each, BlockFormat)])
+def test_the_wire_format_page_has_every_block_format(layout: BlockFormat) -> None:
+    num = 4096
+    bits = f"{8 * layout.nbytes(num) / num:g}"
+    (row,) = [line for line in WIRE.splitlines() if line.startswith(f"| `{layout.name}` |")]
+    cells = [cell.strip() for cell in row.strip("|").split("|")]
+    assert cells[1:3] == [bits, str(layout.block)]
+    assert cells[4].startswith(str(layout.num_scales))
+    assert cells[5] == f"`0x{layout.max_scale_bits:X}`"
+
+
+def test_the_wire_format_page_names_every_codec() -> None:
+    for name in FORMATS:
+        assert f"`{name}`" in WIRE
+    for kind in CHOICES:
+        assert f"`{kind}" in WIRE
 
 
 def test_the_lifetime_of_a_message_is_the_one_described() -> None:

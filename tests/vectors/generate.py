@@ -1,9 +1,10 @@
-"""Writes kernels.json beside this file: inputs and what the kernels must make of them, by the reference back end.
+"""Writes kernels.json and codecs.json beside this file: what the kernels must make of some inputs, by the reference.
 
     python tests/vectors/generate.py
 
-The committed file is the contract between machines and releases: a run's members must agree on these bits, so a change
-of the file is a change of the protocol's version.
+kernels.json has inputs, and all that becomes of them under int8; codecs.json the other codecs. The committed files
+are the contract between machines and releases: a run's members must agree on these bits. A codec's name stands for its
+bits for ever, so that a change of these files beyond an addition is a change of the protocol's version.
 """
 
 from __future__ import annotations
@@ -15,11 +16,12 @@ import numpy as np
 from blake3 import blake3
 
 from atoll.kernels.back_ends import active, load, using
-from atoll.kernels.codec import codec
+from atoll.kernels.codec import CODECS, NonFiniteError, codec
 from atoll.kernels.initial import fill_normal, parameter_key
 from atoll.kernels.outer_step import nesterov_step
 
 FILE = Path(__file__).with_name("kernels.json")
+CODECS_FILE = Path(__file__).with_name("codecs.json")
 WEIGHTS = [0.3, 0.7, 1e-3]
 LR, BETA = 0.7, 0.9
 NUM_LONG = 20_011
@@ -93,7 +95,57 @@ def vectors() -> dict[str, object]:
     }
 
 
+def further_cases() -> dict[str, np.ndarray]:
+    """Inputs that decide between neighbouring codes of the codecs of a few bits, and between formats' extremes."""
+    eighths = np.arange(-512, 513, dtype=F) / F(8)
+    thresholds = np.array(
+        [t for step in (0.5, 1.5, 3, 6, 12, 24, 48) for t in (np.nextafter(F(step), F(0)), F(step))], F
+    )
+    halves = np.array([65_504, 65_519, 2.0**-14, 2.0**-24, 2.0**-25, 1.5 * 2.0**-25, 1 + 2.0**-11, 1 + 3 * 2.0**-11], F)
+    return {
+        "sevenths": np.concatenate([eighths[64:128], eighths[448:577]]),
+        "thresholds of powers of two": np.concatenate([[F(64)], thresholds, -thresholds]),
+        "all of one magnitude": np.where(np.arange(300) % 3, F(0.1), F(-0.1)),
+        "two magnitudes": np.where(np.arange(300) % 5, F(0.01), F(-2.5)),
+        "one large value among small ones": np.append(normal("small", 299, 1e-3), F(1000)),
+        "edges of float16": halves,
+        "rising": np.arange(5000, dtype=F) - F(17),
+        "mostly zeros": np.where(np.arange(9000) // 256 % 5 == 1, normal("few", 9000), F(0)),
+    }
+
+
+def codec_case(name: str, values: np.ndarray) -> dict[str, object]:
+    """What a codec makes of one input: the encoding in full where it is short, the rest as digests."""
+    which = codec(name)
+    data, decoded, mean = np.empty(which.nbytes(values.size), np.uint8), np.empty_like(values), np.empty_like(values)
+    try:
+        which.encode(values, data)
+    except NonFiniteError as refusal:
+        return {"refused": str(refusal)}
+    which.decode(data, decoded)
+    which.accumulate_many([data] * len(WEIGHTS), WEIGHTS, mean)
+    encoded = data.tobytes()
+    return {
+        "encoded": encoded.hex() if len(encoded) <= 400 else blake3(encoded).hexdigest(),
+        "decoded": blake3(decoded.tobytes()).hexdigest(),
+        "mean": blake3(mean.tobytes()).hexdigest(),
+        "squared_norm": which.squared_norm(data, values.size).hex(),
+    }
+
+
+def codec_vectors(name: str) -> dict[str, object]:
+    """What a codec makes of every input."""
+    inputs = edge_cases() | further_cases() | {"long": normal("long", NUM_LONG, 0.02)}
+    return {what: codec_case(name, np.asarray(values, F)) for what, values in inputs.items()}
+
+
+def write(path: Path, content: object) -> None:
+    """Replace a committed file."""
+    path.write_text(json.dumps(content, indent=1) + "\n")
+    print(f"{path}: written by the {active().name} back end")
+
+
 if __name__ == "__main__":
     with using(load("reference")):
-        FILE.write_text(json.dumps(vectors(), indent=1) + "\n")
-        print(f"{FILE}: written by the {active().name} back end")
+        write(FILE, vectors())
+        write(CODECS_FILE, {name: codec_vectors(name) for name in CODECS})

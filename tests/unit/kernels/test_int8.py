@@ -290,5 +290,5 @@ def test_bytes_and_memoryviews_are_read_like_arrays(back_end):
 
 
 def test_an_unknown_codec_is_refused_with_the_known_names():
-    with pytest.raises(ValueError, match="unknown codec 'int3': known are float32, int8"):
+    with pytest.raises(ValueError, match=r"unknown codec 'int3': known are .*float32, .*int8, .*topk64"):
         codec("int3")

@@ -6,10 +6,10 @@ import numpy as np
 import pytest
 
 from atoll.kernels.back_ends import choices, load, using
-from atoll.kernels.blocked import CACHE_ELEMENTS
 from atoll.kernels.codec import InvalidEncoding, NonFiniteError, codec
 from atoll.kernels.initial import fill_normal
 from atoll.kernels.outer_step import nesterov_step
+from atoll.kernels.vector.blocks import CACHE_ELEMENTS
 
 INT8 = codec("int8")
 NUM = 2 * CACHE_ELEMENTS + 300

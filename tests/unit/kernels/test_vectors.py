@@ -6,11 +6,14 @@ import importlib.util
 import json
 from pathlib import Path
 
+import numpy as np
 import pytest
 
-from atoll.kernels.back_ends import choices
+from atoll.kernels.back_ends import choices, load, using
+from atoll.kernels.codec import CODECS
 
 VECTORS = Path(__file__).parents[2] / "vectors"
+COMMITTED_CODECS = json.loads((VECTORS / "codecs.json").read_text())
 COMMITTED = json.loads((VECTORS / "kernels.json").read_text())
 
 
@@ -38,6 +41,25 @@ def test_a_long_vector_equals_the_committed_digests(back_end):
     if back_end == "reference":
         pytest.skip("the generator did just this")
     assert generate.vectors()["long"] == COMMITTED["long"]
+
+
+@pytest.mark.parametrize("name", CODECS)
+def test_every_codec_gives_the_committed_bits(back_end, name):
+    if back_end == "reference":
+        pytest.skip("the generator did just this")
+    assert generate.codec_vectors(name) == COMMITTED_CODECS[name]
+
+
+@pytest.mark.parametrize("name", CODECS)
+def test_the_specification_gives_the_committed_bits_of_the_short_cases(name):
+    short = {what: values for what, values in generate.further_cases().items() if values.size <= 300}
+    with using(load("reference")):
+        found = {what: generate.codec_case(name, np.asarray(values, np.float32)) for what, values in short.items()}
+    assert found == {what: COMMITTED_CODECS[name][what] for what in short}
+
+
+def test_no_codec_is_missing_from_the_file():
+    assert list(CODECS) == list(COMMITTED_CODECS)
 
 
 def test_no_edge_case_is_missing_from_the_file():

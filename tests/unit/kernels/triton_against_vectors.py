@@ -1,8 +1,9 @@
-"""Compares the Triton kernels with the host's on the committed vectors' inputs; started by test_triton.py.
+"""Compares the Triton kernels, and torch's fallback, with the host's on the committed vectors' inputs.
 
-    python triton_against_vectors.py cuda|cpu
+    python triton_against_vectors.py cuda|cpu [codec …]
 
-"cpu" needs TRITON_INTERPRET=1, which must be in the environment before triton is imported. Exits 0 if all bits agree.
+Started by test_triton.py. "cpu" needs TRITON_INTERPRET=1, which must be in the environment before triton is imported.
+Exits 0 if all bits agree.
 """
 
 from __future__ import annotations
@@ -14,8 +15,14 @@ from pathlib import Path
 import numpy as np
 import torch
 
-from atoll.kernels import triton_int8
+from atoll.kernels import gpu
+from atoll.kernels.back_ends import active
 from atoll.kernels.codec import NonFiniteError, codec
+from atoll.kernels.device import encode_with_torch
+from atoll.kernels.formats import FORMATS
+from atoll.kernels.gpu import selection as gpu_selection
+from atoll.kernels.vector import kernels_of, selection
+from atoll.kernels.vector.arrays import TORCH
 
 GENERATOR = Path(__file__).parents[2] / "vectors" / "generate.py"
 
@@ -27,33 +34,89 @@ def inputs():
     return module.edge_cases() | {"long": module.normal("long", 20_011, 0.02), "none": np.empty(0, np.float32)}
 
 
-def agree(device, values):
-    int8 = codec("int8")
-    data, decoded, total = np.empty(int8.nbytes(values.size), np.uint8), np.empty_like(values), values.copy()
-    int8.encode(values, data)
-    int8.decode(data, decoded)
-    int8.accumulate(data, 0.3, total)
-    on_device, total_there = torch.from_numpy(values).to(device), torch.from_numpy(values.copy()).to(device)
-    encoded = triton_int8.encode(on_device)
-    triton_int8.accumulate(encoded, 0.3, total_there)
-    theirs = encoded, triton_int8.decode(encoded, values.size), total_there
-    ours = data, decoded, total
-    return all(a.cpu().numpy().tobytes() == b.tobytes() for a, b in zip(theirs, ours, strict=True))
+def on_the_host(name, values):
+    which = codec(name)
+    data, decoded, total = np.empty(which.nbytes(values.size), np.uint8), np.empty_like(values), values.copy()
+    try:
+        which.encode(values, data)
+    except NonFiniteError as error:
+        return [str(error).split(":")[0].encode()]
+    which.decode(data, decoded)
+    which.accumulate(data, 0.3, total)
+    return [data.tobytes(), decoded.tobytes(), total.tobytes()]
 
 
-def names_the_first_non_finite(device):
+def found(index, values):
+    return [f"value {index} of {values.numel()} is {values[index].item()}".encode()]
+
+
+def by_triton(name, values, out):
+    layout = FORMATS[name]
+    data, first_bad = gpu.encode(layout, values)
+    if first_bad.item() < values.numel():
+        return found(first_bad.item(), values)
+    gpu.accumulate(layout, data, 0.3, out)
+    return [each.cpu().numpy().tobytes() for each in (data, gpu.decode(layout, data, values.numel()), out)]
+
+
+def by_torch(name, values, out):
+    kernels, decoded = kernels_of(TORCH, FORMATS[name]), torch.empty_like(values)
+    data, index = encode_with_torch(FORMATS[name], values)
+    if index >= 0:
+        return found(index, values)
+    kernels.decode(data, decoded)
+    kernels.accumulate([data], torch.tensor([0.3], device=values.device), out, False)
+    assert kernels.check(data, values.numel()) == -1
+    return [each.cpu().numpy().tobytes() for each in (data, decoded, out)]
+
+
+def differing(device, names):
+    for name in names:
+        for what, values in inputs().items():
+            expected = on_the_host(name, values)
+            for way in (by_triton, by_torch):
+                there, out = torch.from_numpy(values).to(device), torch.from_numpy(values.copy()).to(device)
+                if way(name, there, out) != expected:
+                    yield name, what, way.__name__
+
+
+def choices_differ(device, values):
+    """Whether the largest magnitudes are chosen differently from the host."""
+    for kept in (1, 64, 4096):
+        num = codec(f"topk{kept}").choice.most_values(values.size)
+        expected, there = np.empty(num, np.uint16), torch.from_numpy(values).to(device)
+        active().largest(values, kept, expected)
+        by_gpu, by_torch = (torch.empty(num, dtype=torch.int16, device=device) for _ in range(2))
+        if values.size:
+            gpu_selection.largest(there, kept, by_gpu, torch.full((1,), values.size, dtype=torch.int64, device=device))
+        selection.largest(TORCH, there, kept, by_torch)
+        if not all(np.array_equal(each.cpu().numpy(), expected.astype(np.int16)) for each in (by_gpu, by_torch)):
+            yield kept
+
+
+def sparse_tensors_differ(device, name, values):
+    """Whether the way of tensors on a device gives other bytes than the host's."""
+    which = codec(name)
+    data, expected = np.full(which.nbytes(values.size), 9, np.uint8), np.empty(which.nbytes(values.size), np.uint8)
+    which.encode(values, expected)
+    which.encode_on_device(torch.from_numpy(values).to(device), data)
+    return data.tobytes() != expected.tobytes()
+
+
+def names_the_first_non_finite(device, name):
     values = torch.ones(9000, device=device)
     values[700], values[8000] = float("nan"), float("inf")
-    try:
-        triton_int8.encode(values)
-    except NonFiniteError as error:
-        return "value 700 of 9000" in str(error)
-    return False
+    return gpu.encode(FORMATS[name], values)[1].item() == 700 == encode_with_torch(FORMATS[name], values)[1]
 
 
 if __name__ == "__main__":
+    chosen = sys.argv[2:] or list(FORMATS)
     with np.errstate(all="ignore"):
-        differing = [name for name, values in inputs().items() if not agree(sys.argv[1], values)]
-        named = names_the_first_non_finite(sys.argv[1])
-    print("differing:", differing, "non-finite value named:", named)
-    sys.exit(bool(differing) or not named)
+        all_differing = list(differing(sys.argv[1], chosen))
+        for what, values in (inputs() | {"ties": np.ones(9000, np.float32)}).items():
+            all_differing += [("largest", kept, what) for kept in choices_differ(sys.argv[1], values)]
+            for name in ("topk64", "rows256", "rows16-int4"):
+                all_differing += [(name, what)] * sparse_tensors_differ(sys.argv[1], name, values)
+        named = all(names_the_first_non_finite(sys.argv[1], name) for name in chosen)
+    print("differing:", all_differing, "non-finite value named:", named)
+    sys.exit(bool(all_differing) or not named)

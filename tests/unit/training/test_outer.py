@@ -1,16 +1,15 @@
 from __future__ import annotations
 
-import sys
 from itertools import pairwise
-from types import SimpleNamespace
 
 import numpy as np
 import pytest
 import torch
 
-import atoll.kernels
 from atoll.kernels.chunk_grid import ChunkGrid, mean_of, normalised_weights
 from atoll.kernels.codec import codec
+from atoll.kernels.dense import DenseCodec
+from atoll.kernels.device import encode_with_torch
 from atoll.training.outer import OuterConfig, OuterSettings, apply_mean
 
 
@@ -95,19 +94,18 @@ def test_the_grid_covers_everything_once_with_a_shorter_last_chunk():
     assert grid.total_encoded == ranges[-1].stop == 3 * (300 + 4) + 100 + 2
 
 
-def test_values_on_a_gpu_are_encoded_there(random, monkeypatch):
-    """With a stand-in for the CUDA kernel: the vector is never copied to the host as float32."""
+def test_values_on_a_device_are_encoded_there(random, monkeypatch):
+    """With torch's kernels for the device's: the vector is handed over chunk by chunk, never as float32 on the host."""
     grid, values = ChunkGrid(1000, 256, codec("int8")), random.standard_normal(1000).astype(np.float32)
     lengths = []
 
-    def encode(part):
+    def encode_tensor(self, part, out):
         lengths.append(len(part))
-        data = np.empty(grid.codec.nbytes(len(part)), np.uint8)
-        grid.codec.encode(part.numpy(), data)
-        return torch.from_numpy(data)
+        data, first_bad = encode_with_torch(self.layout, part)
+        assert first_bad == -1
+        out[:] = data.numpy()
 
-    monkeypatch.setitem(sys.modules, "atoll.kernels.triton_int8", SimpleNamespace(encode=encode))
-    monkeypatch.setattr(atoll.kernels, "triton_int8", SimpleNamespace(encode=encode), raising=False)
+    monkeypatch.setattr(DenseCodec, "encode_tensor", encode_tensor)
     out = np.empty(grid.total_encoded, np.uint8)
     grid.encode(torch.from_numpy(values), out)
     assert lengths == [256, 256, 256, 232]
