@@ -1,4 +1,4 @@
-"""Fault schedules that once violated a property, each as short as it could be made; what was wrong is said beside it."""
+"""Fault schedules that once violated a property, as short as they could be made, each with what was wrong then."""
 
 from __future__ import annotations
 
