@@ -235,7 +235,8 @@ class SafetyChecks:
         removed = {*self._swarm.statutes.genesis_of(node).control.banned, *node.disk.proofs}
         for peer in set(plan.roster) - set(plan.next_roster) - removed:
             view = node.state.peers.get(peer)
-            has_left = self._swarm.now - self._swarm.left_s.get(peer, -limit_s) < limit_s
+            said = None if view is None else view.heartbeat
+            has_left = peer in self._swarm.left_s and said is not None and said.phase == "leaving"
             if view is not None and view.is_met and not has_left:
                 silent_s = self._swarm.now - view.heard_s
                 self._require(silent_s > limit_s, "S1", f"drops …{peer[-5:]}, silent for {silent_s:.1f} s")
