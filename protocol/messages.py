@@ -301,6 +301,12 @@ class GroupResult(Message):
     record: Record
     commitment: Digest
     """`Member.commitment` of the delegate in the round's plan, if that counts on this mean."""
+    squared_norm: SquaredNorm
+    """`Member.squared_norm` of it."""
+    proofs: Annotated[
+        tuple[Annotated[str, Field(max_length=8192, pattern=r"^([0-9a-f]{80})*$")], ...], Field(max_length=128)
+    ]
+    """Per span, what leads from its chunks to the commitment (`groups.fidelity`)."""
 
 
 class GroupResultRequest(InRound):
