@@ -5,7 +5,7 @@ whole number, its *level*, and which scale multiplies it. Encoded values are the
 all blocks. A block of m values has s = ⌈m · bits / 8⌉ bytes of codes: byte j holds values j, j + s, j + 2s, … from its
 low bits up, and bits without a value are 0. With every operation a float32 one, rounded to nearest even:
 
-    decoded = scale · level
+    decoded = +0 + scale · level                 never −0
     out     = out + (scale · weight) · level
 
 A block whose scales are all 0 is one of zeros. `reference/` says how each format finds scales and codes.

@@ -82,8 +82,7 @@ def _accumulate(
         last = _factor(data, NUM_SCALES * rows + 1, rows < num_blocks, weight, FRESH)[:, None, None]
         factor = tl.where((code & 1) == 1, last, factor)
     total = factor * LEVEL(code).to(tl.float32)
-    if not FRESH:
-        total = tl.load(out + offsets, mask=inside, other=0.0) + total
+    total = (0.0 if FRESH else tl.load(out + offsets, mask=inside, other=0.0)) + total  # never −0
     tl.store(out + offsets, total, mask=inside)
 
 
