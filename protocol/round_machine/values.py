@@ -271,8 +271,8 @@ class RoundState:
     decided: Commit | None = None
 
     @cached_property
-    def memo(self) -> dict[float, Any]:
-        """Time → what `views` has found out about this state at that time: several rules ask the same of it."""
+    def memo(self) -> dict[str, Any]:
+        """What `views` has found out about this state: several rules ask the same of it."""
         return {}
 
     def having(self, **changes: Any) -> RoundState:
@@ -281,6 +281,12 @@ class RoundState:
         following.__dict__.update(self.__dict__, **changes)
         if not _LOOKED_AT.isdisjoint(changes):
             following.__dict__.pop("memo", None)
+        return following
+
+    def renewed(self, views: Mapping[PeerId, PeerView]) -> RoundState:
+        """Peers that are live have said that they still are, and nothing else of them is new: what is known holds."""
+        following = self.having()
+        following.__dict__["peers"] = {**self.peers, **views}
         return following
 
     @property

@@ -83,6 +83,8 @@ class Node:
     """How long it has been up, before its last start."""
     heartbeat: Heartbeat | None = None
     """The last one that it has sent; the next is the same value if nothing has changed."""
+    told: dict[str, Any] = field(default_factory=dict[str, Any])
+    """What it says, its state's hash apart."""
 
     @property
     def is_honest(self) -> bool:

@@ -229,7 +229,7 @@ class World(Clock):
                 node.inbox.append(event)
             return
         if node.heard:
-            node.state = node.state.having(peers={**node.state.peers, **node.heard})
+            node.state = node.state.renewed(node.heard)
             node.heard = {}
         try:
             node.state, actions = advance(node.state, event, self.now + node.clock_offset_s)
