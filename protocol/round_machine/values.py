@@ -86,6 +86,11 @@ class Rules:
         return self.standing.roster
 
     @cached_property
+    def sound(self) -> set[str]:
+        """Plans and records of this round that were found valid: they come in plan, proposal, promise and commit."""
+        return set()
+
+    @cached_property
     def order(self) -> list[PeerId]:
         """The roster in the order in which its members lead."""
         return permutation(self.run_id, self.genesis.lineage, self.fragment, self.round, self.roster)

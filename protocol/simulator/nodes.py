@@ -77,6 +77,8 @@ class Node:
     """Messages for the round after the present one."""
     heard: dict[PeerId, PeerView] = field(default_factory=dict[PeerId, PeerView])
     """Heartbeats since the machine's last event that only say that their senders live: it gets them with the next."""
+    greeted: dict[PeerId, Heartbeat] = field(default_factory=dict[PeerId, Heartbeat])
+    """The last heartbeats that it has let in, in this round."""
     num_starts: int = 0
     started_s: float = 0.0
     up_s: float = 0.0

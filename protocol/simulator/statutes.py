@@ -70,10 +70,12 @@ class Statutes:
 
     # --- how they spread ----------------------------------------------------------------------------------------------
 
-    def hear(self, node: Node, sender: PeerId, heartbeat: Heartbeat) -> None:
-        """A peer says how many amendments it knows."""
-        if heartbeat.num_amendments > len(self.rules_of(node).amendments):
+    def hear(self, node: Node, sender: PeerId, heartbeat: Heartbeat) -> bool:
+        """A peer says how many amendments it knows; whether it is asked for them."""
+        is_ahead = heartbeat.num_amendments > len(self.rules_of(node).amendments)
+        if is_ahead:
             self._ask(node, sender)
+        return is_ahead
 
     def mind_the_gap(self, node: Node, sender: PeerId, lineage: int) -> None:
         """A message of another lineage: whoever is in the older one has missed an amendment."""
