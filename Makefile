@@ -8,14 +8,15 @@
 #   make fuzz            random bytes into every parser of untrusted bytes, for MINUTES=5
 #   make hunt            random fault schedules against the protocol's properties (BUDGET=10000, or MINUTES=60)
 #   make bench           every script in benchmarks/ that needs no GPU (gpu.py does), one JSON line per figure
-#   make attacks         what poisoned contributions cost: the table of docs/security.md (ten minutes on one core)
+#   make attacks         what poisoned contributions cost: the table of docs/security.md (half an hour on one core; what is
+#                        finished at this commit is not measured again)
 #   make test-container  build the image and run it (needs buildah; see docker/)
 #   make clean           remove .venv and what building left
 #
 # Variables: TORCH=cpu takes PyTorch's CPU build (a tenth of the download) and TORCH=cuda the default one; without it,
 # machines that have no NVIDIA GPU get the CPU build where they can. PYTHON=python3.12 another interpreter, NODES=4 the
 # size of the demo, TEST_WORKERS=2 and TESTS=tests/unit for `test`, MINUTES=60 for `fuzz` and `hunt`; BUDGET, SEED and
-# MAX_PEERS for `hunt`.
+# MAX_PEERS for `hunt`; SEEDS=3 for `attacks`.
 
 SHELL := bash
 .SHELLFLAGS := -euo pipefail -c
@@ -31,6 +32,7 @@ BUDGET ?= $(if $(MINUTES),0,10000)
 MINUTES ?=
 SEED ?= 0
 MAX_PEERS ?= 32
+SEEDS ?= 3
 TEST_WORKERS ?= $(shell n=$$(nproc 2>/dev/null || echo 2); echo $$((n < 2 ? 2 : n > 4 ? 4 : n)))
 
 TORCH ?=
@@ -100,7 +102,9 @@ bench: setup
 	@for script in $(filter-out benchmarks/attacks.py benchmarks/gpu.py,$(wildcard benchmarks/[a-z]*.py)); do OMP_NUM_THREADS=1 $(VENV)/bin/python "$$script"; done
 
 attacks: setup
-	OMP_NUM_THREADS=1 $(VENV)/bin/python benchmarks/attacks.py --document docs/security.md
+	@mkdir -p build
+	OMP_NUM_THREADS=1 $(VENV)/bin/python benchmarks/attacks.py --seeds $(SEEDS) --document docs/security.md \
+		--results build/attacks-$$(git rev-parse --short HEAD).jsonl
 
 test-container: setup
 	TORCH_INDEX='$(TORCH_INDEX)' $(VENV)/bin/pytest --override-ini timeout=1800 -m container tests/container

@@ -5,8 +5,8 @@
 Needs a CUDA device and Triton; without them it says so and exits with 2. Meant to end within five minutes. Before
 anything is timed, every codec's bytes are compared with the host's. Times are of CUDA events, the best of the repeats.
 ``encode_of_copy`` figures are the bytes that a kernel reads and writes per second, against those of a copy on the
-device; ``to_host_of_copy`` figures are encoded bytes that arrive in pinned memory per second, encoding included, against
-a plain copy of as many bytes there.
+device; ``to_host_of_copy`` figures are encoded bytes that arrive in pinned memory per second, encoding included,
+against a plain copy of as many bytes there.
 """
 
 from __future__ import annotations

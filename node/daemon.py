@@ -26,6 +26,7 @@ from ..protocol.launcher import die_with_parent
 from .dashboard.server import DashboardServer
 from .endpoint import remove_endpoint, write_endpoint
 from .errors import UserError
+from .gossip_node import GossipNode
 from .injected_faults import KillPoint
 from .invitation import own_ticket, standing_in
 from .journal import Journal
@@ -35,6 +36,7 @@ from .run_spec import RunSpec, check_initial_state, load_run_spec
 from .settings import NodeSettings
 from .status import StatusBoard
 from .telemetry import Telemetry, printable
+from .two_tier_node import TwoTierNode
 
 PARENT_VARIABLE = "ATOLL_PARENT_PID"
 
@@ -105,6 +107,10 @@ def _is_guest(folder: Path, rules: RunRules, identity: Identity) -> bool:
     return identity.peer_id in standing_in(folder, rules).guest_of
 
 
+_KINDS = {"all": Node, "two_tier": TwoTierNode, "gossip": GossipNode}
+"""Nodes by the run's topology."""
+
+
 class _Daemon:
     """Life cycle around a `Node`: journal, dashboard, signals."""
 
@@ -147,7 +153,8 @@ class _Daemon:
         telemetry.state(State.STARTING)
         # The heaviest import of the program (seconds); the dashboard answers meanwhile.
         await asyncio.to_thread(importlib.import_module, "atoll.protocol.swarm")
-        node = Node(self._settings, self._spec, self._identity, telemetry)
+        kind = _KINDS[self._spec.genesis.exchange.topology]
+        node = kind(self._settings, self._spec, self._identity, telemetry)
         ends: set[asyncio.Task[Any]] = {asyncio.create_task(self._stop.wait()), asyncio.create_task(node.run())}
         try:
             done, _ = await asyncio.wait(ends, return_when=asyncio.FIRST_COMPLETED)

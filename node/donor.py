@@ -13,6 +13,7 @@ from collections.abc import Callable, Sequence
 from ..protocol.messages import Commit
 from ..protocol.state_sync import SnapshotLeaves, SnapshotManifest
 from ..protocol.transport import Buffer
+from .gossip_replica import GossipReplica
 from .replica import Replica, StateCopy
 
 _NUM_COPIES = 2
@@ -26,7 +27,7 @@ class Donor:
 
     def __init__(
         self,
-        replica: Replica,
+        replica: Replica | GossipReplica,
         attests: Callable[[int], Sequence[str]],
         clock: Callable[[], float] = time.monotonic,
     ) -> None:

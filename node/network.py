@@ -4,16 +4,19 @@ from __future__ import annotations
 
 import socket
 from collections.abc import Callable
+from typing import Literal
 
 from ..protocol.identity import PeerId
 from ..protocol.spec import Genesis
-from ..protocol.swarm import PortInUse, Swarm, SwarmError, SwarmEvent, SwarmSettings
+from ..protocol.swarm import DirectPortInUse, PortInUse, Swarm, SwarmError, SwarmEvent, SwarmSettings
 from .errors import UserError
 from .reasons import Reason, State, explain
 from .settings import NodeSettings
 from .snapshot import LogLevel
 from .telemetry import Telemetry
 
+DIRECT_PORT_ABOVE = 10_000
+"""The next port would often be that of another node on the same machine."""
 NOT_REACHABLE = Reason.NOT_REACHABLE.value
 
 
@@ -34,6 +37,19 @@ def has_ip6() -> bool:
     return True
 
 
+def direct_ports(wish: Literal["auto", "off"] | int, listen_port: int) -> tuple[int, ...]:
+    """TCP ports for direct connections, the first free one of which is taken; none: no such connections."""
+    if wish == "off":
+        return ()
+    if wish != "auto":
+        return (wish,)
+    return (listen_port + DIRECT_PORT_ABOVE, 0) if 0 < listen_port <= 65_535 - DIRECT_PORT_ABOVE else (0,)
+
+
+def _bytes_per_s(mbit_s: float | None) -> float | None:
+    return None if mbit_s is None else mbit_s * 125_000
+
+
 def swarm_settings(
     settings: NodeSettings, genesis: Genesis, me: PeerId, known_peers: dict[PeerId, tuple[str, ...]]
 ) -> SwarmSettings:
@@ -50,6 +66,9 @@ def swarm_settings(
         runtime_folder=settings.folder,
         is_seed=is_seed,
         behind_router=False if is_seed and settings.behind_router is None else settings.behind_router,
+        direct_ports=direct_ports(settings.direct_port, settings.listen_port),
+        upload_bytes_per_s=_bytes_per_s(settings.max_upload_mbit_s),
+        download_bytes_per_s=_bytes_per_s(settings.max_download_mbit_s),
         progress_timeout_s=genesis.timing.progress_timeout_s,
     )
 
@@ -58,6 +77,9 @@ def tell(telemetry: Telemetry, event: SwarmEvent) -> None:
     """Say what the network reports; that nobody can dial this node stays on the dashboard until somebody can."""
     if event.kind == "seed" and event.text.endswith("answered"):
         return
+    if event.kind == "path":
+        telemetry.journal.point("path", event.text, data={"peer": event.peer})
+        telemetry.event("path", peer=event.peer, text=event.text)
     if event.kind != "reachability":
         level: LogLevel = "warning" if event.kind in ("p2pd_failed", "identity_conflict") else "info"
         telemetry.say(event.text, level)
@@ -78,4 +100,5 @@ async def start_swarm(settings: SwarmSettings, on_event: Callable[[SwarmEvent], 
         raise UserError(what, "", todo or "see the log", code="swarm") from None
     except PortInUse as error:
         what, _, _ = str(error).partition("; ")
-        raise UserError(what, "", "choose another with --port, or 0 for a free one", code="port_in_use") from None
+        option = "--direct-port" if isinstance(error, DirectPortInUse) else "--port"
+        raise UserError(what, "", f"choose another with {option}, or 0 for a free one", code="port_in_use") from None

@@ -9,12 +9,12 @@ from __future__ import annotations
 import asyncio
 import contextlib
 import time
-from collections.abc import Coroutine
+from collections.abc import Coroutine, Sequence
 
 from ..protocol.driver import Driver, DriverSetup
 from ..protocol.heartbeats import NodeFacts
 from ..protocol.identity import Identity, PeerId
-from ..protocol.messages import Commit
+from ..protocol.messages import Commit, Heartbeat
 from ..protocol.outcomes import Committed, RoundEvent
 from ..protocol.round_driver import RoundDriver
 from ..protocol.spec import PROTOCOL_VERSION
@@ -41,6 +41,7 @@ from .telemetry import Telemetry
 from .trainer_process import TrainerGaveUp, TrainerProcess
 from .trainer_rounds import Terms, TrainerRounds
 from .version import VERSION
+from .work import Work
 
 _LOOK_INTERVAL_S = 1.0
 _LINGER_S = 15.0
@@ -65,9 +66,7 @@ class Node:
         self._live: LiveParts | None = None
         """None before the network is up, and after `stop`."""
         self._reporter = Reporter(telemetry, spec, identity.peer_id, settings.name, VERSION, self._replica)
-        self._from_peers = StateFromPeers(
-            local, self._reporter, lambda: self._live and self._live.driver, self._on_loaded
-        )
+        self._from_peers = self._make_from_peers()
         self._receipts = ReceiptBook(identity, spec.genesis.run_id, telemetry.journal)
         self._tasks: list[asyncio.Task[None]] = []
         self._early_reports: list[Report] = []
@@ -105,7 +104,7 @@ class Node:
             await swarm.stop()
             raise
         self._reporter.attach(live)
-        if local.me not in live.driver.roster:
+        if local.me not in live.driver.roster or local.rules.is_gossip:
             live.driver.set_progress(phase="starting")  # until there is a trainer: who is admitted is waited for
         await live.driver.start()
         self._spawn(live.rounds.run())
@@ -117,7 +116,7 @@ class Node:
         await self._until_finished(live.driver)
 
     def _make_live(self, swarm: Swarm) -> LiveParts:
-        local, driver = self._local, self._make_driver(swarm)
+        local, driver = self._local, self._make_driver(self._setup(swarm))
         rounds = TrainerRounds(
             me=local.me,
             replica=local.replica,
@@ -128,7 +127,8 @@ class Node:
             contribute=driver.contribute,
             tell=self._trainer.send,
             on_warning=self._telemetry.warn,
-            may_train_on=lambda: driver.num_alive >= local.rules.membership.min_peers,
+            may_train_on=lambda: self._may_train_on(driver),
+            work=self._work(driver),
         )
         donor = Donor(local.replica, lambda number: [raw.hex() for raw in driver.attestations(number).values()])
         StateServer(driver.transport, donor, driver.executor)
@@ -143,11 +143,25 @@ class Node:
         is_held_up = rules.control.paused or rules.control.required_protocol > PROTOCOL_VERSION
         return Terms(
             last_round=rules.stop.num_rounds,
-            is_open=not is_held_up and self._replica.standing.admits(rules, self._local.me),
+            is_open=not is_held_up and self._is_admitted(),
             inner_lr=training_config(rules, "rules in force").inner.lr,
         )
 
-    def _make_driver(self, swarm: Swarm) -> Driver:
+    def _is_admitted(self) -> bool:
+        return self._replica.standing.admits(self._local.rules, self._local.me)
+
+    def _may_train_on(self, driver: Driver) -> bool:
+        """Whether the run allows provisional work now."""
+        return driver.num_alive >= self._local.rules.membership.min_peers
+
+    def _work(self, driver: Driver) -> Work | None:
+        """None: leases and steps follow from the roster."""
+        del driver
+
+    def _make_driver(self, setup: DriverSetup) -> Driver:
+        return RoundDriver(setup)
+
+    def _setup(self, swarm: Swarm) -> DriverSetup:
         local = self._local
         facts = NodeFacts(
             lease_samples=local.spec.training.inner.lease_samples,
@@ -157,7 +171,7 @@ class Node:
             reachable=lambda: swarm.is_met_by(self._other_members()),
             ticket=self._invitation.ticket,
         )
-        setup = DriverSetup(
+        return DriverSetup(
             identity=local.identity,
             book=local.book,
             transport=swarm.transport,
@@ -169,8 +183,11 @@ class Node:
             observer=self._on_round_event,
             sync=self._from_peers.load,
             prove=self._from_peers.prove,
+            recomputer=local.recomputer() if local.rules.trust.spot_checks else None,
         )
-        return RoundDriver(setup)
+
+    def _make_from_peers(self) -> StateFromPeers:
+        return StateFromPeers(self._local, self._reporter, self._driver, self._on_loaded)
 
     def _driver(self) -> Driver | None:
         return None if self._live is None else self._live.driver
@@ -341,11 +358,15 @@ class Node:
         while time.monotonic() < deadline_s:
             others, peers = self._other_members(), live.driver.peers
             heard = [i.heartbeat for p, i in peers.items() if p in others and i.heard_s and i.heartbeat]
-            is_level = all(heartbeat.round <= self.head_round for heartbeat in heard)
-            if not others or (heard and is_level):
+            if not others or (heard and self._is_level(live.driver, heard)):
                 break
             await asyncio.sleep(0.05)
         live.rounds.open()
+
+    def _is_level(self, driver: Driver, heard: Sequence[Heartbeat]) -> bool:
+        """Whether this node's state is as new as that of the others."""
+        del driver
+        return all(heartbeat.round <= self.head_round for heartbeat in heard)
 
     def _take_submitted(self, driver: Driver) -> None:
         """What the operator has signed with ``atoll run amend`` in this node's folder."""

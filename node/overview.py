@@ -6,24 +6,28 @@ Reads the live parts, and writes the snapshot and the node's sentence. Decides n
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from typing import TYPE_CHECKING
 
+from ..protocol.gossip.account import Swapped
 from ..protocol.identity import PeerId
 from ..protocol.messages import Commit
+from ..protocol.peers import PeerInfo as KnownPeer
 from ..protocol.quorum import quorum_of
 from ..protocol.round_machine import Phase
 from .clock_watch import ClockWatch, tell
 from .figures import short_id
-from .replica import Replica
+from .group_view import group_info
+from .own_state import OwnState
 from .round_clock import RoundClock
 from .run_spec import RunSpec
 from .situation import Facts, situation
-from .snapshot import NetworkInfo, NodeInfo, PhaseName, RoundInfo
+from .snapshot import AgreementInfo, NetworkInfo, NodeInfo, PhaseName, RoundInfo
 from .status import utc
 from .tally import Tally
 from .telemetry import Telemetry
-from .view import Clocks, OwnPeer, agreement, clock_offset_s, names_of, peer_infos, shares
+from .view import Clocks, OwnPeer, agreement, clock_offset_s, names_of, no_agreement, peer_infos, shares
 
 if TYPE_CHECKING:
     from ..protocol.driver import Driver
@@ -54,13 +58,15 @@ class OwnFacts:
     sync_percent: int | None = None
     """How far a download of the state is; None: none is going on."""
     num_donors: int = 0
+    last_swap: Swapped | None = None
+    """In a gossip run: the last round that had a partner."""
 
 
 class Overview:
     """`look` renews the snapshot."""
 
     def __init__(
-        self, telemetry: Telemetry, spec: RunSpec, me: NodeInfo, replica: Replica, own: OwnFacts, parts: LiveParts
+        self, telemetry: Telemetry, spec: RunSpec, me: NodeInfo, replica: OwnState, own: OwnFacts, parts: LiveParts
     ) -> None:
         self._telemetry, self._board, self._spec = telemetry, telemetry.board, spec
         self._me, self._name, self._version = PeerId(me.peer_id or ""), me.name, me.version
@@ -80,12 +86,19 @@ class Overview:
         offset_s = clock_offset_s(peers.values(), clocks.monotonic_s, rules.timing.heartbeat_timeout_s)
         self._board.update(
             peers=peer_infos(me, peers, self._replica.standing, commit, num_rounds, clocks, rules, health.path),
-            agreement=agreement(self._replica.head_round, self._replica.state_hash, peers),
+            agreement=self._agreement(peers),
             round=self._round_info(commit, clocks),
+            group=group_info(self._me, self._driver.group, self.names(), rules),
             network=self._network_info(offset_s),
         )
         tell(self._telemetry, self._clock_watch.note(offset_s, clocks.monotonic_s))
         self._show_contribution(me, commit)
+
+    def _agreement(self, peers: Mapping[PeerId, KnownPeer]) -> AgreementInfo:
+        head_round, state_hash = self._replica.head_round, self._replica.state_hash
+        if self._driver.genesis.is_gossip:
+            return no_agreement(head_round, state_hash, self._own.last_swap)
+        return agreement(head_round, state_hash, peers)
 
     def names(self) -> dict[PeerId, str]:
         """Peer id -> name, for sentences."""
@@ -112,10 +125,14 @@ class Overview:
         alive = {peer for peer, info in driver.peers.items() if info.is_alive(now_s, timeout_s)}
         unanswered = [result for result in seeds if not result.answered]
         straggler = self._straggler(alive, now_s)
+        is_member, has_started = self._me in roster, self._rounds.has_started
+        is_two_tier = genesis.exchange.topology == "two_tier"
         return Facts(
             round=driver.round,
             phase=driver.phase,
-            is_member=self._me in roster,
+            is_member=is_member,
+            is_follower=is_two_tier and not is_member and has_started,
+            is_seeking=is_two_tier and not is_member and not has_started,
             num_others=len(alive & set(roster)),
             roster_size=len(roster),
             quorum_size=self._quorum_size(),
@@ -123,7 +140,7 @@ class Overview:
             is_provisional=driver.provisional is not None,
             counts_from=self._counts_from(),
             has_trainer=self._rounds.has_trainer,
-            has_started=self._rounds.has_started,
+            has_started=has_started,
             has_met=any(info.heard_s is not None for info in driver.peers.values()),
             is_young=now_s - self._attached_s < timeout_s,
             is_finishing=0 < genesis.stop.num_rounds <= self._replica.head_round,
@@ -163,7 +180,9 @@ class Overview:
         return counts_from if counts_from is not None and counts_from > self._driver.round else None
 
     def _quorum_size(self) -> int:
-        """Fewest members, this one among them, that can commit the round."""
+        """Fewest members, this one among them, that can commit the round; in a gossip run one."""
+        if self._driver.genesis.is_gossip:
+            return 1
         return quorum_of(self._driver.genesis, self._driver.roster, self._driver.round).fewest_with(self._me)
 
     def _progress(self) -> float | None:
@@ -193,12 +212,14 @@ class Overview:
             received_bytes=traffic.received_bytes,
             num_connected=len(health.connected_peers),
             num_direct=len(health.direct_peers),
+            num_libp2p=len(health.unrelayed_peers) - len(health.direct_peers),
             num_relay_only=len(health.relay_only_peers),
             is_reachable=health.reachable if health.measured_by else None,
             reachability=health.reachability,
             reachability_fix=health.reachability_fix,
             measured_by=health.measured_by,
             is_relayed=health.is_relayed,
+            direct_port=health.direct_port or None,
             num_seeds=len(seeds),
             num_seeds_answering=sum(result.answered for result in seeds),
             clock_offset_ms=None if clock_offset_s is None else 1e3 * clock_offset_s,
@@ -216,4 +237,5 @@ class Overview:
             tokens_per_s=training.tokens_per_s,
             state_hash=self._replica.state_hash,
             head_round=self._replica.head_round,
+            group=self._driver.group,
         )

@@ -58,6 +58,7 @@ class Reason(StrEnum):
     DOWNLOADING_STATE = "downloading_state"
     STATE_DISAGREES = "state_disagrees"
     WAITING_ROUND_BOUNDARY = "waiting_round_boundary"
+    WAITING_SEAT = "waiting_seat"
     WAITING_MIN_PEERS = "waiting_min_peers"
     ALONE = "alone"
     PROVISIONAL = "provisional"
@@ -230,6 +231,9 @@ REASONS: Mapping[Reason, ReasonText] = {
     Reason.WAITING_ROUND_BOUNDARY: ReasonText(
         "Waiting for the start of round {round} to join it; {about}.",
         "Waiting for the start of round {round} to join it, when the running round commits.",
+    ),
+    Reason.WAITING_SEAT: ReasonText(
+        "Looking for a group with a free seat; a delegate that has one lets this node train from its next round on.",
     ),
     Reason.WAITING_MIN_PEERS: ReasonText(
         "Waiting for peers: {num_peers} of {min_peers} are here; training starts when enough are.",

@@ -11,15 +11,16 @@ from collections.abc import Mapping
 from datetime import UTC, datetime
 from typing import Any
 
+from ..protocol.gossip.account import Swapped
 from ..protocol.identity import PeerId
 from ..protocol.messages import Commit
 from ..protocol.outcomes import Committed, RoundEvent
 from ..training.reducer import Hello, Progress
 from .figures import short_id
 from .overview import LiveParts, Overview, OwnFacts
+from .own_state import OwnState
 from .repeats import Repeats
-from .replica import Replica
-from .round_texts import PHASE_OF_POINT, RoundText, text_of
+from .round_texts import PHASE_OF_POINT, RoundText, applied_text, swap_facts, text_of
 from .run_spec import RunSpec
 from .snapshot import CheckpointInfo, ExchangeInfo, LossKind, LossPoint, NodeInfo, PhaseName, RunInfo, TrainingInfo
 from .status import utc
@@ -39,7 +40,7 @@ class Reporter:
     """One node's facts, kept until they are looked at. Methods never wait and never raise for what peers say."""
 
     def __init__(
-        self, telemetry: Telemetry, spec: RunSpec, me: PeerId, name: str, version: str, replica: Replica
+        self, telemetry: Telemetry, spec: RunSpec, me: PeerId, name: str, version: str, replica: OwnState
     ) -> None:
         self._telemetry, self._board, self._spec, self._replica = telemetry, telemetry.board, spec, replica
         self._me = NodeInfo(name=name or short_id(me), peer_id=me, version=version, started_at=utc(time.time()))
@@ -166,6 +167,7 @@ class Reporter:
         self._repeats.forget()
         commit, number = outcome.commit, outcome.commit.record.plan.round
         durations = self._own.clock.finish(time.monotonic())
+        self._note_swap(outcome)
         traffic = self._traffic_since_last_round()
         work = self._counted_work(outcome)
         members = participants(commit)
@@ -176,12 +178,15 @@ class Reporter:
         if facts["loss"] is not None:
             self._telemetry.journal.metric("loss", facts["loss"], round=number, tokens=self._own.tally.tokens)
         self._telemetry.event("round", **facts)
-        num_peers = len(facts["participants"])
-        self._telemetry.say(
-            f"round {number} committed by {num_peers} peer{'s' * (num_peers != 1)} in {facts['seconds']:.1f} s, "
-            f"state {outcome.state_hash[:4]}…{outcome.state_hash[-4:]}"
-        )
+        self._telemetry.say(applied_text(outcome, facts, self._names()))
         self._telemetry.point("round.applied", f"round {number} applied", round_number=number)
+
+    def _note_swap(self, outcome: Committed) -> None:
+        """In a gossip run: how far apart the pair was."""
+        if isinstance(outcome, Swapped) and outcome.partner is not None:
+            self._own.last_swap = outcome
+            if outcome.spread is not None:
+                self._telemetry.journal.metric("spread", outcome.spread, round=outcome.commit.record.plan.round)
 
     def receipt(self, number: int) -> None:
         """A receipt of a round is in the journal."""
@@ -190,13 +195,15 @@ class Reporter:
     def _counted_work(self, outcome: Committed) -> LastWork | None:
         """Our contribution to the round, if it counted."""
         work = self._parts.rounds.last_work if self._parts else None
-        is_of_round = work is not None and work.round == outcome.commit.record.plan.round
+        number = outcome.commit.record.plan.round  # a gossip round may end as a later one than it was begun as
+        is_of_round = work is not None and (work.round == number or isinstance(outcome, Swapped))
         return work if is_of_round and outcome.counted else None
 
     def _round_facts(self, outcome: Committed, work: LastWork | None, sent_bytes: int) -> dict[str, Any]:
         now_s, names = time.monotonic(), self._names()
         seconds, self._round_started_s = now_s - self._round_started_s, now_s
-        return {
+        swapped = swap_facts(outcome) if isinstance(outcome, Swapped) else {}
+        return swapped | {
             "round": outcome.commit.record.plan.round,
             "loss": _finite(work.loss) if work else None,
             "state_hash": outcome.state_hash,
@@ -231,7 +238,10 @@ class Reporter:
     ) -> None:
         counters = self._parts.driver.counters if self._parts else None
         num_members = len(commit.record.plan.members)
-        at_32_bits = int(4 * self._spec.layout.num_elements * 2 * (num_members - 1) / num_members)
+        vectors = 2 * (num_members - 1) / max(num_members, 1)  # that leave this node
+        if self._spec.genesis.is_gossip:
+            vectors = 2 if num_members > 1 else 0
+        at_32_bits = int(4 * self._spec.layout.num_elements * vectors)
         self._board.update(
             exchange=ExchangeInfo(
                 round=commit.record.plan.round,
@@ -251,6 +261,8 @@ class Reporter:
         if self._parts is None or self._overview is None:
             return
         self._overview.look()
+        if self._spec.genesis.is_gossip:
+            return  # others evaluate weights of their own
         for known in self._parts.driver.peers.values():
             if known.heartbeat is not None and (evaluated := known.heartbeat.evaluated) is not None:
                 self.evaluation(evaluated.round, evaluated.validation_loss)

@@ -70,9 +70,14 @@ def training_config(genesis: Genesis, source: str) -> TrainingConfig:
     """The training tables of a genesis. Raises `SpecError`."""
     tables = {"model": genesis.model, "data": genesis.data, "inner": genesis.inner, "outer": genesis.outer}
     try:
-        return TrainingConfig.model_validate(tables)
+        training = TrainingConfig.model_validate(tables)
     except ValidationError as error:
         raise SpecError(explain(error, TrainingConfig, source)) from None
+    if genesis.is_gossip != (training.outer.optimizer == "noloco"):
+        raise SpecError(
+            [f'{source}: outer.optimizer = "noloco" and exchange.topology = "gossip" belong together; set both or none']
+        )
+    return training
 
 
 def parse_unsigned(text: str, source: str) -> tuple[Genesis, TrainingConfig]:
@@ -202,7 +207,11 @@ _RECIPE = (
     _Section(
         "exchange",
         "how contributions travel",
-        (_Line("codec", "int8", "or float32: four times the traffic"), _Line("chunk_elements", 65_536)),
+        (
+            _Line("topology", "all", '"two_tier": groups, for more than about 64 peers; or "gossip": pairs'),
+            _Line("codec", "int8", "or float32: four times the traffic"),
+            _Line("chunk_elements", 65_536),
+        ),
     ),
     _Section(
         "timing",
@@ -218,6 +227,53 @@ _RECIPE = (
         ),
     ),
 )
+
+
+_GOSSIP_RECIPE = {
+    "outer": _Section(
+        "outer",
+        "what a pair does with its two pseudo-gradients and weights (NoLoCo)",
+        (
+            _Line("optimizer", "noloco"),
+            _Line("lr", 0.7),
+            _Line("momentum", 0.5),
+            _Line("consensus", 0.7, "how strongly the weights of a pair pull at each other"),
+        ),
+    ),
+    "exchange": _Section(
+        "exchange",
+        "gossip: every peer keeps weights of its own; they are near each other, never equal, and nobody certifies them",
+        (
+            _Line("topology", "gossip", "in each round a peer swaps with one other"),
+            _Line("codec", "int8", "of pseudo-gradients; weights travel as float32"),
+            _Line("chunk_elements", 65_536),
+        ),
+    ),
+}
+"""Sections of a run whose topology is set to ``gossip``."""
+
+_TWO_TIER_RECIPE = {
+    "exchange": _Section(
+        "exchange",
+        "two tiers, for more peers than one roster: groups average first, then their delegates, who hold the rounds",
+        (
+            _Line("topology", "two_tier", "delegates are the first limits.max_peers that others can dial"),
+            _Line("group_size", 16, "most peers of a group, its delegate included"),
+            _Line("codec", "int8", "or float32: four times the traffic"),
+            _Line("chunk_elements", 65_536),
+        ),
+    ),
+    "limits": _Section("limits", "bounds on what a peer declares of itself", (_Line("max_peers", 64, "delegates"),)),
+}
+"""Sections of a run whose topology is set to ``two_tier``."""
+_SPECIAL = {"gossip": _GOSSIP_RECIPE, "two_tier": _TWO_TIER_RECIPE}
+
+
+def _recipe(settings: Sequence[str]) -> list[_Section]:
+    wanted = [text.strip() for path, _, text in (s.partition("=") for s in settings) if path == "exchange.topology"]
+    special = _SPECIAL.get(str(_value(wanted[-1])), {}) if wanted else {}
+    usual = {section.name: section for section in _RECIPE}
+    return list({**usual, **special}.values())
 
 
 def _toml(value: Any) -> str:
@@ -249,7 +305,7 @@ def new_run_text(
         ),
     )
     stop = _Section("stop", "when the run ends", (_Line("num_rounds", num_rounds, "0: open-ended"),))
-    sections = [*_RECIPE, membership, stop]
+    sections = [*_recipe(settings), membership, stop]
     for setting in settings:
         sections = _with_setting(sections, setting)
     body = "\n".join(map(str, sections))

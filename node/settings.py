@@ -17,13 +17,21 @@ from pydantic import BaseModel, ConfigDict, Field, ValidationError
 from .errors import EXIT_USAGE, UserError
 
 Port = Annotated[int, Field(ge=0, le=65_535)]
+Rate = Annotated[float, Field(ge=0.1, le=1e6)]
 LogLevel = Literal["debug", "info", "warning", "error"]
 
 DEFAULT_DASHBOARD_PORT = 8790
 ENVIRONMENT_PREFIX = "ATOLL_"
 
 
-_FLAGS = {"listen_host": "--host", "listen_port": "--port", "num_threads": "--threads", "seeds": "--seed"}
+_FLAGS = {
+    "listen_host": "--host",
+    "listen_port": "--port",
+    "num_threads": "--threads",
+    "seeds": "--seed",
+    "max_upload_mbit_s": "--max-upload",
+    "max_download_mbit_s": "--max-download",
+}
 """Flags that are shorter than their setting."""
 
 
@@ -59,6 +67,13 @@ class NodeSettings(BaseModel):
     """Listen on QUIC (UDP) too. TCP alone punches holes as well, at a third of the CPU per byte."""
     behind_router: bool | None = None
     """Whether nobody can dial this node, so that it goes through relays. None: peers measure it."""
+    direct_port: Literal["auto", "off"] | Port = "auto"
+    """TCP port for bulk data beside libp2p. ``auto``: ``listen_port`` plus 10,000, or a free one; ``off``: libp2p
+    carries everything."""
+    max_upload_mbit_s: Rate | None = None
+    """Cap of what this node sends; its traffic stays within 5 % of it. None: no cap."""
+    max_download_mbit_s: Rate | None = None
+    """Cap of what this node receives."""
     announce: tuple[str, ...] = ()
     """Multiaddresses under which others reach this node, if it cannot see them itself."""
     seeds: tuple[str, ...] = ()

@@ -18,11 +18,16 @@ class Facts:
     """Round that is being worked on."""
     phase: Phase
     is_member: bool
+    """Whether this node decides on rounds."""
     num_others: int
     """Other roster members that are alive."""
     roster_size: int
     quorum_size: int
     min_peers: int
+    is_follower: bool = False
+    """In two-tier rounds: whether it has a seat in a delegate's group."""
+    is_seeking: bool = False
+    """In two-tier rounds: whether it needs one, and has none."""
     is_provisional: bool = False
     """Whether no quorum is heard from, by the driver's own count."""
     counts_from: int | None = None
@@ -116,7 +121,9 @@ def _paused(facts: Facts) -> Situation | None:
 
 
 def _joining(facts: Facts) -> Situation | None:
-    if not facts.is_member:
+    if facts.is_seeking:
+        return Situation(State.WAITING, Reason.WAITING_SEAT)
+    if not facts.is_member and not facts.is_follower:
         return Situation(State.WAITING, Reason.WAITING_ROUND_BOUNDARY, {"round": facts.round + 1})
     if not facts.has_trainer:
         return Situation(State.STARTING)
@@ -126,7 +133,9 @@ def _joining(facts: Facts) -> Situation | None:
 
 
 def _alone(facts: Facts) -> Situation | None:
-    """Too few are here for a round; training goes on, and nothing is lost."""
+    """Too few are here for a round; training goes on, and nothing is lost. A follower leaves that to its delegate."""
+    if facts.is_follower:
+        return None
     num_here = facts.num_others + 1
     if num_here < facts.min_peers:  # the spec wants no work of fewer, not even provisional work
         values: dict[str, object] = {"num_peers": num_here, "min_peers": facts.min_peers}

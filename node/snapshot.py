@@ -118,7 +118,23 @@ class RoundInfo(Value):
     leader: str | None = None
 
 
-Reach: TypeAlias = Literal["direct", "relayed"]
+Role: TypeAlias = Literal["delegate", "follower"]
+
+
+class GroupInfo(Value):
+    """In a two-tier run, the group that this node is in. All None: it is in none."""
+
+    role: Role | None = None
+    delegate: str | None = None
+    delegate_name: DisplayName = ""
+    num_peers: Count | None = None
+    """Of the group, its delegate included."""
+    size: Count | None = None
+    """Most peers that it may have."""
+
+
+Reach: TypeAlias = Literal["direct", "libp2p", "relayed"]
+"""Encrypted TCP beside libp2p; libp2p without a relay; only through a relay, so that no bulk data go there."""
 
 
 class PeerInfo(Value):
@@ -129,6 +145,8 @@ class PeerInfo(Value):
     version: DisplayName = ""
     is_self: bool = False
     is_leader: bool = False
+    role: DisplayName = ""
+    """In a two-tier run: ``delegate of 4``, or ``follows NAME``."""
     state: PeerState = "absent"
     note: DisplayName = ""
     """Why late or rejected, for example ``missed the start by 4 s``."""
@@ -142,7 +160,7 @@ class PeerInfo(Value):
     """Of the last mean."""
     tokens_per_s: Real | None = None
     reach: Reach | None = None
-    """How this node reaches it at present; None: it is not connected."""
+    """How bulk data go there at present; None: it is not connected."""
     round_trip_ms: Real | None = None
     clock_offset_ms: Real | None = None
     """Its clock minus this node's."""
@@ -201,6 +219,15 @@ class AgreementInfo(Value):
     num_same: Count = 0
     num_known: Count = 0
     agrees: bool | None = None
+    is_exempt: bool = False
+    """In a gossip run: every peer has weights of its own, and equal hashes mean nothing."""
+    partner: str | None = None
+    """In a gossip run: the peer that this node swapped with last."""
+    spread: Real | None = None
+    """Distance between that partner's weights and ours before the step, over the norm of ours."""
+    spread_in_rounds: Real | None = None
+    """The same distance over the median norm of our recent pseudo-gradients."""
+    spread_round: Count | None = None
 
 
 class CheckpointInfo(Value):
@@ -217,9 +244,13 @@ class NetworkInfo(Value):
     received_bytes: Count | None = None
     num_connected: Count | None = None
     num_direct: Count | None = None
-    """Connected peers with a direct connection; bulk data take only these."""
+    """Connected peers to which bulk data go over encrypted TCP beside libp2p."""
+    num_libp2p: Count | None = None
+    """Connected peers to which they go over libp2p."""
     num_relay_only: Count | None = None
-    """Connected peers for which no direct connection came about."""
+    """Connected peers for which no connection without a relay came about: no bulk data go there."""
+    direct_port: Count | None = None
+    """TCP port on which peers may connect beside libp2p; None: they may not."""
     is_reachable: bool | None = None
     """Whether others can dial this node; None: nobody has measured it."""
     reachability: str = ""
@@ -270,6 +301,7 @@ class Snapshot(Value):
     node: NodeInfo = NodeInfo()
     status: StateInfo = StateInfo()
     round: RoundInfo = RoundInfo()
+    group: GroupInfo = GroupInfo()
     peers: tuple[PeerInfo, ...] = ()
     contribution: ContributionInfo = ContributionInfo()
     training: TrainingInfo = TrainingInfo()

@@ -40,15 +40,21 @@ class StateFromPeers:
         before = (self._replica.head_round, self._replica.state_hash)
         self._reporter.syncing(0, len(driver.ahead))
         try:
-            await self._loader(driver).load()
+            what = await self._install(driver)
         except (StateUnavailable, OSError) as error:
+            what = "loaded a part of what was missing"
             self._telemetry.warn(f"state sync: {error}; it is tried again")
             await asyncio.sleep(_RETRY_S)
         finally:
             self._reporter.syncing(None, 0)
         if (self._replica.head_round, self._replica.state_hash) != before:
-            self._telemetry.say(f"loaded the verified state of round {self._replica.head_round}")
+            self._telemetry.say(what)
             self._on_loaded()
+
+    async def _install(self, driver: Driver) -> str:
+        """Take over what others give; returns what to say of it. Raises `StateUnavailable`, or OSError."""
+        await self._loader(driver).load()
+        return f"loaded the verified state of round {self._replica.head_round}"
 
     def _loader(self, driver: Driver) -> StateLoader:
         local = self._local
@@ -56,7 +62,7 @@ class StateFromPeers:
             book=local.book,
             me=local.me,
             transport=driver.transport,
-            replica=local.replica,
+            replica=local.common_replica,
             results=lambda: driver.results,
             donors=lambda: driver.ahead,
             folder=local.settings.folder,

@@ -23,12 +23,13 @@ from ..training.config import InnerConfig
 from ..training.data import Lease
 from ..training.reducer import Aborted, Committed, Evaluate, Event, Hello, Progress, Ready, Report, Start
 from ..training.shared_buffers import NotSealed, SharedBuffers
-from .replica import Replica
+from .own_state import OwnState
+from .work import Work
 
 _NO_LEASE = Lease(first=0, count=0)
 
 
-def lease_of(replica: Replica, me: PeerId, lease_samples: int, last_round: int = 0) -> Lease | None:
+def lease_of(replica: OwnState, me: PeerId, lease_samples: int, last_round: int = 0) -> Lease | None:
     """This node's samples for the next round: a block by its place in the roster.
 
     None if it is not a member, or the run ends with ``last_round`` (0: never), which is applied.
@@ -39,7 +40,7 @@ def lease_of(replica: Replica, me: PeerId, lease_samples: int, last_round: int =
     return Lease(first=standing.data_cursor + standing.roster.index(me) * lease_samples, count=lease_samples)
 
 
-def num_steps_of(replica: Replica, me: PeerId, inner: InnerConfig, own_tokens_per_s: float) -> int:
+def num_steps_of(replica: OwnState, me: PeerId, inner: InnerConfig, own_tokens_per_s: float) -> int:
     """Inner steps of this node's next round, by everybody's speed in the last plan (`protocol.budget`).
 
     For a member that was not in it: its own measurement, if it is this node, else unknown.
@@ -85,7 +86,7 @@ class TrainerRounds:
         self,
         *,
         me: PeerId,
-        replica: Replica,
+        replica: OwnState,
         buffers: SharedBuffers,
         grid: ChunkGrid,
         inner: InnerConfig,
@@ -94,12 +95,14 @@ class TrainerRounds:
         tell: Callable[[Event], Awaitable[None]],
         on_warning: Callable[[str], None],
         may_train_on: Callable[[], bool] = lambda: True,
+        work: Work | None = None,
     ) -> None:
-        """``may_train_on``: whether the run allows provisional work now, when a contribution was withdrawn."""
+        """``may_train_on``: whether the run allows provisional work now, when a contribution was withdrawn.
+        ``work`` None: leases and steps follow from the roster."""
         self._me, self._replica, self._buffers, self._grid = me, replica, buffers, grid
         self._inner, self._terms = inner, terms
         self._contribute, self._tell, self._on_warning = contribute, tell, on_warning
-        self._may_train_on = may_train_on
+        self._may_train_on, self._work = may_train_on, work
         self._generation = 0
         self._has_trainer = False
         self._is_open = False
@@ -194,9 +197,13 @@ class TrainerRounds:
         terms = self._terms()
         if not terms.is_open:
             return None
+        if self._work is not None:
+            return self._work.lease(terms.last_round)
         return lease_of(self._replica, self._me, self._inner.lease_samples, terms.last_round)
 
     def _num_steps(self) -> int:
+        if self._work is not None:
+            return self._work.num_steps(self._tokens_per_s)
         return num_steps_of(self._replica, self._me, self._inner, self._tokens_per_s)
 
     def _say(self, event: Event) -> None:
@@ -243,6 +250,7 @@ class TrainerRounds:
             tokens=ready.num_tokens,
             num_inner_steps=ready.num_steps,
             tokens_per_s=_sayable(ready.tokens_per_s),
+            inner_state=ready.inner_state,
         )
         outcome = await self._contribute(contribution)
         while isinstance(outcome, RoundAborted) and self._is_wanted(ready) and not self._may_train_on():

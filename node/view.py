@@ -5,14 +5,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass
 
+from ..protocol.gossip.account import Swapped
 from ..protocol.identity import PeerId
-from ..protocol.messages import Commit, Heartbeat
+from ..protocol.messages import Commit, Group, Heartbeat
 from ..protocol.peers import PeerInfo as KnownPeer
 from ..protocol.round_machine import Phase
 from ..protocol.spec import Genesis
 from ..protocol.standing import Standing
 from ..protocol.weights import weights
 from .figures import short_id
+from .group_view import role_of
 from .snapshot import AgreementInfo, PeerInfo, PeerState, Reach, clip_name
 from .status import utc
 
@@ -46,6 +48,7 @@ class OwnPeer:
     tokens_per_s: float | None
     state_hash: str
     head_round: int
+    group: Group | None = None
 
 
 @dataclass(frozen=True)
@@ -77,9 +80,12 @@ def shares(commit: Commit | None, rules: Genesis) -> dict[PeerId, float]:
     """Participant -> what its contribution weighed in the last mean (`protocol.weights`), over the whole model."""
     if commit is None:
         return {}
+    if rules.is_gossip:  # of a pair, each half
+        counted = participants(commit)
+        return {peer: 1 / len(counted) for peer in counted}
     plan, total = commit.record.plan, dict.fromkeys(participants(commit), 0.0)
     for span, result in zip(plan.spans, commit.record.results, strict=True):
-        each = weights(plan, result.included, rules.trust, rules.limits)
+        each = weights(plan, result.included, rules.trust, rules.member_limits)
         for member, weight in zip(plan.members, each, strict=True):
             if weight > 0:
                 total[member.peer] += span.num_chunks * weight
@@ -98,6 +104,7 @@ def peer_infos(
     path: Callable[[PeerId], Reach | None],
 ) -> tuple[PeerInfo, ...]:
     """This node first, then the roster, then the others. ``path``: how this node reaches each."""
+    names = names_of(me, peers)
     share_of = shares(commit, rules)
     leader = commit.record.plan.leader if commit else None
     barred = _barred_note(me.peer, standing, rules)
@@ -107,6 +114,7 @@ def peer_infos(
         version=me.version,
         is_self=True,
         is_leader=leader == me.peer,
+        role=role_of(me.peer, me.group, names),
         state="rejected" if barred else _OF_PHASE[me.phase],
         round=me.head_round,
         num_rounds=num_rounds.get(me.peer, 0),
@@ -128,10 +136,14 @@ def peer_infos(
             clocks,
             rules,
             path(peer),
-        )
+        ).model_copy(update={"role": role_of(peer, _group_of(peers[peer]), names)})
         for peer in order
     )
     return (own, *others)
+
+
+def _group_of(known: KnownPeer) -> Group | None:
+    return None if known.heartbeat is None else known.heartbeat.group
 
 
 def _probation_note(peer: PeerId, standing: Standing) -> str:
@@ -199,6 +211,21 @@ def clock_offset_s(peers: Iterable[KnownPeer], now_s: float, timeout_s: float) -
     offsets = sorted(known.clock_offset_s for known in recent if known.clock_offset_s is not None)
     middle = offsets[(len(offsets) - 1) // 2 : len(offsets) // 2 + 1]
     return min(middle, key=abs, default=None)
+
+
+def no_agreement(head_round: int, state_hash: str, swap: Swapped | None) -> AgreementInfo:
+    """Of a gossip run: no two peers need have equal hashes; how far this node is from its last partner instead."""
+    if swap is None:
+        return AgreementInfo(round=head_round, state_hash=state_hash, is_exempt=True)
+    return AgreementInfo(
+        round=head_round,
+        state_hash=state_hash,
+        is_exempt=True,
+        partner=swap.partner,
+        spread=swap.spread,
+        spread_in_rounds=swap.distance_in_rounds,
+        spread_round=swap.commit.record.plan.round,
+    )
 
 
 def agreement(head_round: int, state_hash: str, peers: Mapping[PeerId, KnownPeer]) -> AgreementInfo:

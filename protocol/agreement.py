@@ -39,7 +39,7 @@ class Agreement:
             state_hash=state_hash,
             receipts=statements_root(self._run_id, commit),
         )
-        self.add(self._mail.me, attest, self._mail.post(self._peers.others(), attest))
+        self.add(self._mail.me, attest, self._mail.post(self._peers.circle(), attest))
 
     def add(self, sender: PeerId, attest: Attest, raw: bytes) -> None:
         """Note an attest, and say if most of the roster has another state; the next tick does something about it."""

@@ -7,12 +7,12 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
 from .allowance import Allowances
-from .amendments import Amendment, InvalidAmendment, RunRules, may_recover
-from .changes import Reset
+from .amendments import Amendment, InvalidAmendment, RunRules
 from .identity import PeerId
 from .mail import Mail
 from .messages import Amendments, AmendmentsRequest, Heartbeat
 from .outcomes import Observe
+from .recovery import lacks_signatures
 from .rule_book import RuleBook
 from .transport import RemoteProtocolError
 
@@ -58,10 +58,8 @@ class Amending:
             self._mail.post((peer,), Amendments(amendments=self._book.texts(request.first)))
 
     def lacks_signatures(self, amendment: Amendment) -> bool:
-        """Whether it is a delegates' reset that not enough of them have signed yet."""
-        rules, delegates = self._book.rules, self._book.rules.genesis.recovery.delegates
-        is_delegates = isinstance(amendment.change, Reset) and not amendment.signers().isdisjoint(delegates)
-        return is_delegates and not may_recover(rules.genesis, amendment.signers())
+        """As `recovery.lacks_signatures`, by the rules that are known here."""
+        return lacks_signatures(self._book.rules, amendment)
 
     def send(self, amendment: Amendment, peers: Iterable[PeerId]) -> None:
         """Give others an amendment that is not in force yet."""

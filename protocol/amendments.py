@@ -14,6 +14,7 @@ import hashlib
 import json
 from collections.abc import Iterable, Iterator, Mapping
 from dataclasses import dataclass, field, replace
+from functools import cached_property
 from typing import Annotated, Any
 
 from pydantic import Field, TypeAdapter, ValidationError
@@ -145,7 +146,7 @@ class RunRules:
     def _last_keys(self) -> Keys | None:
         return next((a.change for a in reversed(self.amendments) if isinstance(a.change, Keys)), None)
 
-    @property
+    @cached_property
     def fork(self) -> Rollback | None:
         """Where the present lineage begins; None: with the genesis."""
         return next((a.change for a in reversed(self.amendments) if isinstance(a.change, Rollback)), None)
@@ -168,6 +169,13 @@ class RunRules:
         newcomers = tuple(newcomer for newcomer in standing.newcomers if newcomer.peer in fork.roster)
         return replace(standing, roster=fork.roster, newcomers=newcomers)
 
+    def is_settled(self, round_number: int) -> bool:
+        """Whether the present lineage began when a round was decided: then it can only be learnt.
+
+        Votes are kept by lineage, so who has voted in that round before does not know it any more.
+        """
+        return self.fork is not None and round_number <= self.fork.round
+
     def is_present(self, commit: Commit) -> bool:
         """Whether a commit is of the present lineage, or of the part of an older one that it goes on from."""
         plan = commit.record.plan
@@ -182,8 +190,16 @@ class RunRules:
 
     def possible(self, round_number: int) -> Iterator[Genesis]:
         """Rules that a round can have been held under, newest first: the last amendments may not have been heard of."""
+        return self._versions(round_number, self._fewest(round_number))
+
+    def once(self, rules_id: str, round_number: int) -> Genesis | None:
+        """The rules with this id, if a round of any lineage can ever have been held under them."""
+        found = (rules for rules in self._versions(round_number, 0) if rules.rules_id == rules_id)
+        return next(found, None)
+
+    def _versions(self, round_number: int, fewest: int) -> Iterator[Genesis]:
         seen: set[tuple[int, ...]] = set()
-        for num_known in range(len(self.amendments), self._fewest(round_number) - 1, -1):
+        for num_known in range(len(self.amendments), fewest - 1, -1):
             numbers = self._in_force(num_known, round_number)
             if numbers not in seen:
                 seen.add(numbers)
@@ -268,6 +284,8 @@ def check_follows(rules: RunRules, amendment: Amendment) -> None:
         raise InvalidAmendment(f"{what} follows another one than number {due - 1} of this run")
     change = amendment.change
     if isinstance(change, Rollback):
+        if rules.genesis.is_gossip:
+            raise InvalidAmendment(f"{what}: a gossip run has no common state to go back to")
         if change.lineage != rules.lineage + 1:
             raise InvalidAmendment(f"{what}: begins lineage {change.lineage} where {rules.lineage + 1} is due")
         if amendment.from_round != change.round + 1:

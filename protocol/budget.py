@@ -32,13 +32,21 @@ def target_steps(speeds: Mapping[PeerId, float], me: PeerId, *, num_steps: int, 
 
     ``speeds`` has every member of the roster, in tokens per second; 0 is unknown, and taken for the median.
     """
+    if me not in speeds:
+        return min(num_steps, max_steps)
+    return steps_at(speeds[me], speeds, num_steps=num_steps, max_steps=max_steps)
+
+
+def steps_at(own: float, speeds: Mapping[PeerId, float], *, num_steps: int, max_steps: int) -> int:
+    """As `target_steps`, of a peer that is not in ``speeds`` itself: in two-tier rounds the roster's members state the
+    speed of a typical peer of their group, and every peer goes by its own measurement, ``own``."""
     known = [speed for speed in speeds.values() if speed > 0 and math.isfinite(speed)]
-    if not known or me not in speeds:
+    if not known:
         return min(num_steps, max_steps)
     typical, ratio = median_low(known), largest_ratio(num_steps, max_steps)
     # In units of the median, so that no sum or product leaves the range of a float.
-    bounded = {peer: min(max((speed or typical) / typical, 1 / ratio), ratio) for peer, speed in speeds.items()}
-    share = len(bounded) * bounded[me] / math.fsum(bounded.values())
+    mine, *others = (min(max((each or typical) / typical, 1 / ratio), ratio) for each in (own, *speeds.values()))
+    share = len(others) * mine / math.fsum(others)
     if abs(share - 1) <= DEAD_BAND:
         return min(num_steps, max_steps)
     return max(1, min(max_steps, round(share * num_steps)))

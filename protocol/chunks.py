@@ -83,6 +83,8 @@ class Contribution:
     """Over all chunks; its root is what is committed to."""
     num_inner_steps: int = 0
     tokens_per_s: float = 0.0
+    inner_state: str = ""
+    """See `Member.inner_state`."""
 
     @property
     def leaves(self) -> tuple[Leaf, ...]:
@@ -107,7 +109,8 @@ class Contribution:
         tokens: int,
         num_inner_steps: int = 0,
         tokens_per_s: float = 0.0,
+        inner_state: str = "",
     ) -> Contribution:
         """Hash and measure ``encoded`` (run it off the event loop: about two seconds per 2 GB)."""
         view = memoryview(encoded).cast("B").toreadonly()
-        return cls(round_number, tokens, view, tree_of(grid, view), num_inner_steps, tokens_per_s)
+        return cls(round_number, tokens, view, tree_of(grid, view), num_inner_steps, tokens_per_s, inner_state)

@@ -16,7 +16,7 @@ from .gate import Gate
 from .heartbeats import Heartbeats, Progress, Rhythm, compose
 from .identity import PeerId
 from .mail import Mail
-from .messages import Heartbeat, Provisional, Refused
+from .messages import Group, Heartbeat, Provisional, Refused
 from .peers import PeerTable
 from .points import Points
 from .round_machine import Phase
@@ -35,6 +35,7 @@ class Standpoint:
 
     phase: Phase
     provisional: Provisional | None = None
+    group: Group | None = None
 
 
 def _rhythm(timing: TimingConfig) -> Rhythm:
@@ -110,7 +111,7 @@ class Contact:
         known, now_unix_s = setup.book.num_amendments, setup.wall_clock()
         facts, replica = setup.facts, setup.replica
         heartbeat = compose(facts, self._progress, replica, here.phase, known, now_unix_s, here.provisional)
-        return heartbeat.model_copy(update={"echoes": self.peers.echoes(setup.clock())})
+        return heartbeat.model_copy(update={"echoes": self.peers.echoes(setup.clock()), "group": here.group})
 
     def _is_known(self) -> bool:
         """Whether whoever follows the run lets us in without seeing our invite."""

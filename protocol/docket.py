@@ -21,6 +21,7 @@ from concurrent.futures import Executor
 
 from . import evidence as proofs
 from .allowance import Allowances
+from .amendments import RunRules
 from .chunks import ChunkGrid
 from .evidence import Evidence, FalseEvidence, Header, OtherRules
 from .evidence_store import EvidenceStore
@@ -35,7 +36,6 @@ from .quotas import (
     MAX_UNFINISHED_EVIDENCE,
     SOUGHT_AT_ONCE,
 )
-from .spec import Genesis
 from .stream_limit import StreamLimit
 from .tasks import run_all
 from .transport import ByteStream, PeerUnreachable, RemoteProtocolError, StreamClosed, Transport
@@ -53,7 +53,7 @@ class Docket:
         transport: Transport,
         store: EvidenceStore,
         executor: Executor,
-        rules: Callable[[], Genesis],
+        rules: Callable[[], RunRules],
         roster: Callable[[], Sequence[PeerId]],
         on_proven: Callable[[PeerId, str], None],
         on_misconduct: Callable[[RemoteProtocolError], None],
@@ -110,7 +110,8 @@ class Docket:
         async with self._accepting:  # several may come at once
             if accused in self._store.accused:
                 return False
-            await off_loop(self._executor, proofs.judge, evidence, self._rules(), self._grid)
+            genesis = proofs.rules_of(proofs.header_of(evidence), self._rules())
+            await off_loop(self._executor, proofs.judge, evidence, genesis, self._grid, self._roster())
             await off_loop(self._executor, self._store.save, evidence)
         self._on_proven(accused, proofs.kind_of(evidence))
         return True
@@ -170,7 +171,7 @@ class Docket:
         accused = proofs.accused_of(header)
         if accused in self._store.accused or accused not in self._roster():
             return None
-        proofs.check_header(header, self._rules(), self._grid)
+        proofs.check_header(header, proofs.rules_of(header, self._rules()), self._grid)
         return header
 
     async def _receive(self, stream: ByteStream, header: Header) -> Evidence:
@@ -215,7 +216,7 @@ class Docket:
             header = await off_loop(self._executor, proofs.decode_header, await stream.read(proofs.MAX_HEADER_BYTES))
             if proofs.accused_of(header) != accused:
                 raise FalseEvidence("it is against somebody else")
-            proofs.check_header(header, self._rules(), self._grid)
+            proofs.check_header(header, proofs.rules_of(header, self._rules()), self._grid)
             await self._accept(await self._receive(stream, header))
             return True
         finally:

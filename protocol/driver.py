@@ -16,10 +16,11 @@ from .exchange import ExchangeCounters, ExchangeSettings
 from .heartbeats import NodeFacts
 from .identity import Identity, PeerId
 from .lag import Prove, Sync
-from .messages import Provisional
+from .messages import Group, Provisional
 from .outcomes import Outcome
 from .peers import PeerInfo
 from .points import Observer
+from .recomputer import Recomputer
 from .replica import Replica
 from .results import ResultStore
 from .round_machine import Phase
@@ -50,6 +51,8 @@ class DriverSetup:
     prove: Prove | None = None
     """Returns the newest round that other peers can prove by their chain of commits. It runs beside the rounds, and
     only what it returns, not what peers say of themselves, calls for a ``sync``."""
+    recomputer: Recomputer | None = None
+    """Recomputes others' inner steps; None: this node checks nobody's."""
     exchange: ExchangeSettings | None = None
     """None: as the run's time limits have it."""
     clock: Callable[[], float] = time.monotonic
@@ -95,6 +98,11 @@ class Driver(Protocol):
     @property
     def roster(self) -> tuple[PeerId, ...]:
         """Who decides on this round; without this node while it is not admitted."""
+        ...
+
+    @property
+    def group(self) -> Group | None:
+        """In two-tier rounds, the group that this node is in, if it is in one."""
         ...
 
     @property

@@ -17,6 +17,17 @@ def sync_folder(folder: Path) -> None:
         os.close(descriptor)
 
 
+def replace_durably(path: Path, content: bytes) -> None:
+    """Give a file new content, all of it or none, and wait until it is on disk."""
+    temporary = path.with_suffix(".tmp")
+    with temporary.open("wb") as file:
+        file.write(content)
+        file.flush()
+        os.fsync(file.fileno())
+    temporary.replace(path)
+    sync_folder(path.parent)
+
+
 def append_durably(path: Path, entry: dict[str, Any]) -> None:
     """Add one JSON line and wait until it is on disk."""
     is_new = not path.exists()

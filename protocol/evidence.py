@@ -5,9 +5,10 @@
   code), so that recomputing one chunk decides it, to the bit.
 - `TwoResults`: an owner has signed two results of one span of one plan.
 - `TwoProposals`: a leader has signed two plans or two records at one ballot.
+- `Verdict`: enough members have signed that another one's contributions are not what its steps give (`suspicions`).
 
-An honest member never signs any of these: it includes only what it has checked against the plan, signs one result of a
-span even over a restart (`result_signer`), and leads no ballot twice (`Acceptor.led`).
+An honest member never signs any of the first three: it includes only what it has checked against the plan, signs one
+result of a span even over a restart (`result_signer`), and leads no ballot twice (`Acceptor.led`).
 
 Wire form: the canonical JSON of a header, then for a `Lie` the bytes whose number `payload_bytes` gives. Sizes follow
 from grid and plan; no length is read from a frame.
@@ -15,7 +16,7 @@ from grid and plan; no length is read from a frame.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Collection, Iterator, Sequence
 from dataclasses import dataclass
 from typing import Annotated, Any, Literal, TypeAlias
 
@@ -24,6 +25,7 @@ from pydantic import Field, TypeAdapter
 from ..kernels.codec import InvalidEncoding
 from .admission import refusals
 from .aggregation import reduce_chunk
+from .amendments import RunRules
 from .chunks import ChunkGrid, Contribution, chunk_digest, covers, span_chunks
 from .commitments import ENTRY_BYTES, Leaf, Root, proof_length, verify
 from .envelope import Envelope, InvalidMessage
@@ -33,6 +35,7 @@ from .parsing import Unreadable, parse_any
 from .record import Plan, SpanResult
 from .signed_results import is_signed, says_the_same
 from .spec import Genesis
+from .suspicions import Verdict, flaw_of
 from .transport import MAX_FRAME_BYTES, MAX_MESSAGE_BYTES, Buffer
 from .values import Count, Frozen, Peer, SquaredNorm
 from .weights import weights
@@ -46,7 +49,7 @@ class FalseEvidence(ValueError):
 
 
 class OtherRules(Exception):
-    """The evidence is of a time under rules that are not the given ones: it cannot be judged by them."""
+    """The evidence is of a time under rules that are not known here: it cannot be judged by others."""
 
 
 @dataclass(frozen=True)
@@ -137,8 +140,8 @@ class TwoProposals(Frozen):
     second: Annotated[str, Field(pattern=r"^([0-9a-f]{2})+$", max_length=2 * MAX_MESSAGE_BYTES)]
 
 
-Evidence: TypeAlias = Lie | TwoResults | TwoProposals
-Header: TypeAlias = LieHeader | TwoResults | TwoProposals
+Evidence: TypeAlias = Lie | TwoResults | TwoProposals | Verdict
+Header: TypeAlias = LieHeader | TwoResults | TwoProposals | Verdict
 _HEADER: TypeAdapter[Any] = TypeAdapter(Annotated[Header, Field(discriminator="kind")])
 
 
@@ -151,15 +154,35 @@ def accused_of(header: Header) -> PeerId:
 
 
 def kind_of(evidence: Evidence) -> str:
-    """``lie``, ``two_results`` or ``two_proposals``."""
-    return (evidence.header if isinstance(evidence, Lie) else evidence).kind
+    """``lie``, ``two_results``, ``two_proposals`` or ``verdict``."""
+    return header_of(evidence).kind
+
+
+def header_of(evidence: Evidence) -> Header:
+    """What is said before the bytes."""
+    return evidence.header if isinstance(evidence, Lie) else evidence
+
+
+def rules_of(header: Header, rules: RunRules) -> Genesis:
+    """What a header is judged by: for a `Lie` the rules that its plan names, in force still or not.
+
+    Whoever has signed a lie is guilty of it after the next amendment, too, and in a lineage that has been left. Raises
+    `OtherRules` if they are not known.
+    """
+    if not isinstance(header, LieHeader):
+        return rules.genesis
+    genesis = rules.once(header.plan.rules, header.plan.round)
+    if genesis is None:
+        raise OtherRules
+    return genesis
 
 
 # --- judging ----------------------------------------------------------------------------------------------------------
 
 
-def judge(evidence: Evidence, genesis: Genesis, grid: ChunkGrid) -> None:
-    """Returns if ``evidence`` proves that `accused` broke the rules of ``genesis``.
+def judge(evidence: Evidence, genesis: Genesis, grid: ChunkGrid, roster: Collection[PeerId] = ()) -> None:
+    """Returns if ``evidence`` proves that `accused` broke the rules of ``genesis`` (`rules_of`). A `Verdict` is one of
+    ``roster``.
 
     Raises `FalseEvidence` if it does not, and `OtherRules` if the plan was made under other rules. CPU-bound for a
     `Lie`: hashes and reduces one chunk of all members.
@@ -172,6 +195,15 @@ def judge(evidence: Evidence, genesis: Genesis, grid: ChunkGrid) -> None:
             _judge_results(evidence)
         case TwoProposals():
             _judge_proposals(evidence, genesis)
+        case Verdict():
+            _judge_verdict(evidence, genesis, roster)
+
+
+def _judge_verdict(verdict: Verdict, genesis: Genesis, roster: Collection[PeerId]) -> None:
+    if any(suspicion.lineage != genesis.lineage for suspicion in verdict.suspicions):
+        raise OtherRules
+    flaw = flaw_of(verdict, genesis, roster)
+    _require(flaw is None, flaw or "")
 
 
 def check_header(header: Header, genesis: Genesis, grid: ChunkGrid) -> None:
@@ -214,7 +246,7 @@ def true_mean(
         return None
     if not all(part.is_sound(grid, chunk) for part in contributions):
         return None
-    shares = weights(plan, result.included, genesis.trust, genesis.limits)
+    shares = weights(plan, result.included, genesis.trust, genesis.member_limits)
     if not any(shares):
         return None
     kept = [shares[index] for index in included_members(result)]
@@ -245,8 +277,6 @@ def _opened(raw: str, accused: PeerId, genesis: Genesis) -> PlanMessage | Propos
     except InvalidMessage as error:
         raise FalseEvidence(str(error)) from None
     _require(envelope.header.sender == accused, "not signed by the accused")
-    if envelope.header.lineage != genesis.lineage:
-        raise OtherRules
     if not isinstance(envelope.body, PlanMessage | Proposal):
         raise FalseEvidence("neither a plan nor a proposal")
     return envelope.body
@@ -285,7 +315,7 @@ def _require(condition: bool, why: str) -> None:
 
 def encode_header(evidence: Evidence) -> bytes:
     """Canonical JSON."""
-    return (evidence.header if isinstance(evidence, Lie) else evidence).canonical()
+    return header_of(evidence).canonical()
 
 
 def decode_header(data: bytes) -> Header:

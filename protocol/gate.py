@@ -14,6 +14,7 @@ from . import audit
 from .allowance import Allowances
 from .doorkeeper import Doorkeeper
 from .exchange import wire
+from .gossip.wire import PROTOCOL as SWAP_PROTOCOL
 from .identity import PeerId
 from .quotas import (
     BYTES_AT_ONCE,
@@ -32,8 +33,8 @@ from .spec import Genesis
 from .transport import ByteStream, MessageHandler, RemoteProtocolError, StreamHandler, Traffic, Transport
 
 _ANY_STRANGER = PeerId("")
-_UNMETERED = (wire.PROTOCOL, audit.PROTOCOL)
-"""Part of a round, and bounded by its plan."""
+_UNMETERED = (wire.PROTOCOL, audit.PROTOCOL, SWAP_PROTOCOL)
+"""Part of a round, and bounded by its plan or grid."""
 
 
 class Gate:

@@ -26,7 +26,7 @@ class Rhythm:
     """How often what is said."""
 
     direct_s: float
-    """To every known peer."""
+    """To everybody in our circle (`PeerTable.circle`)."""
     published_s: float
     """To the directory; a record lives three times as long."""
 
@@ -133,11 +133,11 @@ class Heartbeats:
         self._compose, self._wall_clock = compose, wall_clock
 
     def say_now(self) -> None:
-        """Send a heartbeat to every known peer and ourselves; never waits."""
+        """Send a heartbeat to our circle and ourselves; never waits."""
         heartbeat = self._compose()
         if self._is_known():
             heartbeat = heartbeat.model_copy(update={"ticket": None})
-        self._mail.post((*self._peers.others(), self._mail.me), heartbeat)
+        self._mail.post((*self._peers.circle(), self._mail.me), heartbeat)
 
     def say_to(self, peer: PeerId) -> None:
         """Send a heartbeat, our invite included, to one peer that may know less than we do; never waits."""

@@ -85,6 +85,11 @@ class Identity:
     peer_id: PeerId
     _private_key: Ed25519PrivateKey = field(repr=False)
 
+    @property
+    def private_key(self) -> Ed25519PrivateKey:
+        """For certificates; whoever has it is this node."""
+        return self._private_key
+
     def sign(self, message: bytes) -> bytes:
         """Ed25519 signature, 64 bytes."""
         return self._private_key.sign(message)

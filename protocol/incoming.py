@@ -20,10 +20,13 @@ from .messages import (
     MemoryRequest,
     Message,
     Refused,
+    Suspected,
 )
 from .round_loop import RoundLoop
 from .round_machine import Received
 from .sealing import ClockApart, OtherLineage
+from .spot_checks import SpotChecks
+from .topology import Topology
 from .transport import RemoteProtocolError
 
 
@@ -31,11 +34,19 @@ class Incoming:
     """`take` is a `transport.MessageHandler`."""
 
     def __init__(
-        self, setup: DriverSetup, contact: Contact, loop: RoundLoop, memories: Memories, commits: CommitServer
+        self,
+        setup: DriverSetup,
+        contact: Contact,
+        loop: RoundLoop,
+        memories: Memories,
+        commits: CommitServer,
+        topology: Topology,
+        spot_checks: SpotChecks,
     ) -> None:
         self._mail, self._peers, self._points = contact.mail, contact.peers, contact.points
         self._heartbeats = contact.heartbeats
         self._loop, self._memories, self._commits = loop, memories, commits
+        self._topology, self._spot_checks = topology, spot_checks
         self._clock, self._wall_clock = setup.clock, setup.wall_clock
 
     async def take(self, remote: PeerId, raw: bytes) -> None:
@@ -81,7 +92,11 @@ class Incoming:
                 self._memories.note(remote, body)
             case Attest():
                 self._loop.agreement.add(remote, body, raw)
+            case Suspected():
+                self._spot_checks.hear(body.suspicion, remote)
             case Refused():
                 self._points.observe("invite.refused", {"peer": remote, "why": body.why})
+            case _ if self._topology.takes(remote, body):
+                self._topology.hear(remote, body, raw)
             case _:
                 self._loop.queue.put_message(Received(remote, body, raw))

@@ -65,9 +65,9 @@ class Mail:
         """Tells this start of the process apart from all others (`Member.life`)."""
         return self._sealer.life
 
-    def has_used(self, sequence: int) -> bool:
+    def used_since(self, life: int) -> range:
         """Whether this process, and none before it, has sealed a message with that number."""
-        return self._sealer.has_used(sequence)
+        return self._sealer.used_since(life)
 
     def post(self, to: Iterable[PeerId], message: Message) -> bytes:
         """Sign and send; never waits. Returns what was signed."""

@@ -9,37 +9,38 @@ from .driver import DriverSetup
 from .identity import PeerId
 from .messages import MAX_MEMORY, Memory, MemoryRequest
 from .quorum import quorum_of
-from .recollection import Recollected, Recollection, Verdict
+from .recollection import Recollected, Recollection, Verdict, is_of_earlier_life
 
 
 class Memories:
-    """Of round 1 only. ``tell`` gets what has become clear of an earlier life of ours, once."""
+    """Of the founders only. ``tell`` gets what has become clear of an earlier life of ours, once."""
 
     def __init__(self, setup: DriverSetup, contact: Contact, tell: Callable[[Recollected], None]) -> None:
         self._book, self._replica, self._clock = setup.book, setup.replica, setup.clock
         self._mail, self._contact, self._tell = contact.mail, contact, tell
         self._first_words: dict[PeerId, bytes] = {}
-        """The first heartbeat that was heard from each founder in round 1, as it was signed."""
+        """The first heartbeat that was heard from each founder, as it was signed."""
         self._recollection: Recollection | None = None
 
-    def begin(self) -> None:
-        """Our disk is empty: find out whether it has always been."""
+    def begin(self, opened_life: int) -> None:
+        """Our disk was empty in the life that opened it: find out whether it had always been.
+
+        What was said since, by a process that was stopped before it knew, is no sign of votes: it gave none.
+        """
         genesis, round_number = self._book.rules.at(1), self._replica.head_round + 1
         self._recollection = Recollection(
             self._mail.me,
-            genesis.run_id,
-            self._book.rules.lineage,
             quorum_of(genesis, self._replica.standing.roster, round_number),
-            self._mail.has_used,
+            lambda raw: is_of_earlier_life(raw, self._mail.me, genesis.run_id, self._mail.used_since(opened_life)),
             began_s=self._clock(),
             patience_s=genesis.timing.heartbeat_timeout_s,
         )
 
     def hear(self, peer: PeerId, raw: bytes) -> None:
         """A heartbeat has come."""
-        is_founder = self._replica.head_round == 0 and peer in self._replica.standing.roster
-        if is_founder and 2 * len(raw) <= MAX_MEMORY:  # no honest heartbeat is longer
-            self._first_words.setdefault(peer, raw)
+        is_founder = peer in self._book.rules.genesis.membership.roster
+        if is_founder and peer not in self._first_words and 2 * len(raw) <= MAX_MEMORY:  # no honest one is longer
+            self._first_words[peer] = raw
 
     def answer(self, peer: PeerId, request: MemoryRequest) -> None:
         """Give the first words that we have of ``peer``."""
@@ -48,18 +49,20 @@ class Memories:
 
     def note(self, peer: PeerId, memory: Memory) -> None:
         """What ``peer`` has heard of us."""
-        if self._recollection is not None and peer in self._replica.standing.roster:
+        if self._recollection is not None and peer in self._book.rules.genesis.membership.roster:
             self._recollection.note(peer, None if memory.envelope is None else bytes.fromhex(memory.envelope))
-            self.ask()
+            self._conclude()
 
     def ask(self) -> None:
         """Ask who has not answered yet; once it is clear, the round loop votes, or abstains. Call it regularly."""
+        self._conclude()
+        if self._recollection is not None and (unasked := self._recollection.unasked(self._contact.alive)):
+            self._mail.post(unasked, MemoryRequest(round=self._replica.head_round + 1))
+
+    def _conclude(self) -> None:
         if self._recollection is None:
             return
-        alive, round_number = self._contact.alive, self._replica.head_round + 1
-        verdict = self._recollection.verdict(alive, self._clock())
-        if round_number > 1 or verdict is not Verdict.UNSURE:
+        verdict = self._recollection.verdict(self._contact.alive, self._clock())
+        if verdict is not Verdict.UNSURE:
             self._recollection = None
             self._tell(Recollected(has_forgotten=verdict is Verdict.FORGOT))
-        elif unasked := self._recollection.unasked(alive):
-            self._mail.post(unasked, MemoryRequest(round=round_number))

@@ -7,8 +7,23 @@ from typing import Annotated, Any, Literal
 from pydantic import Field
 
 from .record import Plan, Record, SpanResult
+from .suspicions import Suspicion
 from .tickets import Ticket
-from .values import Ballot, Count, Digest, Frozen, Loss, Name, NodePhase, Peer, Round, Signature, Speed, SquaredNorm
+from .values import (
+    Ballot,
+    Count,
+    Digest,
+    DigestOrNone,
+    Frozen,
+    Loss,
+    Name,
+    NodePhase,
+    Peer,
+    Round,
+    Signature,
+    Speed,
+    SquaredNorm,
+)
 
 
 class Message(Frozen):
@@ -52,6 +67,14 @@ class Provisional(Frozen):
     lasted_s: Annotated[float, Field(ge=0, le=1e11)]
 
 
+class Group(Frozen):
+    """In two-tier rounds: whose group the sender is in, and how many peers that has, as far as the sender knows."""
+
+    delegate: Peer
+    """The sender itself, if it is a delegate."""
+    num_peers: Annotated[int, Field(ge=1, le=1024)]
+
+
 class Heartbeat(InRound):
     """Progress and reachability, sent to every known peer and published for discovery."""
 
@@ -74,6 +97,7 @@ class Heartbeat(InRound):
     """What the sender has evaluated last, for everybody's charts."""
     provisional: Provisional | None = None
     """Unless it hears from a quorum."""
+    group: Group | None = None
     reachable: bool = True
     """Whether others can open streams to the sender. A peer that is not never owns a span and never leads."""
     addresses: Annotated[tuple[Annotated[str, Field(max_length=256)], ...], Field(max_length=16)] = ()
@@ -100,6 +124,7 @@ class Ready(InRound):
     life: Count = 0
     tokens_per_s: Speed = 0.0
     squared_norm: SquaredNorm = 0.0
+    inner_state: DigestOrNone = ""
 
 
 class PlanMessage(Message):
@@ -244,14 +269,77 @@ class Memory(InRound):
     """Hexadecimal; None if it has heard none."""
 
 
+class Enlist(InRound):
+    """A follower asks a delegate for a seat in its group, for this round and those after it; answered by `Seat`."""
+
+    kind: Literal["enlist"] = "enlist"
+
+
+class Seat(InRound):
+    """A delegate's word to a follower: this part of the delegate's lease is yours in this round, and nobody else's."""
+
+    kind: Literal["seat"] = "seat"
+    seat: Annotated[int, Field(ge=1, le=1023)] | None
+    """None: there is none in this round."""
+    is_full: bool = False
+    """There may be none in the next rounds either: better look elsewhere."""
+    group: Annotated[tuple[Peer, ...], Field(max_length=1024)] = ()
+    """Followers of the group at present."""
+
+
+class GroupPlan(Message):
+    """A delegate starts the reduction of its group. ``plan.leader`` is the delegate, ``plan.roster`` the group."""
+
+    kind: Literal["group_plan"] = "group_plan"
+    plan: Plan
+
+
+class GroupResult(Message):
+    """What the group's mean is over, whose encoding is the delegate's contribution to the round."""
+
+    kind: Literal["group_result"] = "group_result"
+    record: Record
+    commitment: Digest
+    """`Member.commitment` of the delegate in the round's plan, if that counts on this mean."""
+
+
+class GroupResultRequest(InRound):
+    """Asks for the group result behind a delegate's commitment; answered by `GroupResultCopy`, if it is known."""
+
+    kind: Literal["group_result_request"] = "group_result_request"
+    commitment: Digest
+
+
+class GroupResultCopy(InRound):
+    """A `GroupResult` as its delegate has signed it."""
+
+    kind: Literal["group_result_copy"] = "group_result_copy"
+    envelope: Annotated[str, Field(max_length=1 << 20, pattern=r"^([0-9a-f]{2})*$")]
+    """Hexadecimal."""
+
+
+class GroupWithdrawn(InRound):
+    """A delegate's contribution is withdrawn, and its group's with it: nothing has changed, train on."""
+
+    kind: Literal["group_withdrawn"] = "group_withdrawn"
+    why: Annotated[str, Field(max_length=200)]
+
+
+class Suspected(Message):
+    """A spot check of the sender's has found that a member's contribution is not what its steps give."""
+
+    kind: Literal["suspected"] = "suspected"
+    suspicion: Suspicion
+
+
 def round_of(body: Message) -> int:
     """The round that a message belongs to; for a heartbeat the last one that its sender has applied."""
     match body:
         case InRound():
             return body.round
-        case PlanMessage():
+        case PlanMessage() | GroupPlan():
             return body.plan.round
-        case Proposal() | Commit():
+        case Proposal() | Commit() | GroupResult():
             return body.record.plan.round
         case _:
             raise TypeError(f"{type(body).__name__} belongs to no round")
@@ -284,6 +372,14 @@ AnyMessage = Annotated[
     | Amendments
     | MemoryRequest
     | Memory
-    | Refused,
+    | Refused
+    | Enlist
+    | Seat
+    | GroupPlan
+    | GroupResult
+    | GroupResultRequest
+    | GroupResultCopy
+    | GroupWithdrawn
+    | Suspected,
     Field(discriminator="kind"),
 ]

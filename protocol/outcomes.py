@@ -20,7 +20,11 @@ class RoundEvent:
     ``state.unproven``, ``state.unwritable``, ``state.rejected``, ``votes.unwritable``, ``votes.abstaining``,
     ``audit.done``, ``audit.lie``, ``audit.refused``, ``audit.incomplete``, ``peer.proven``, ``evidence.unwritable``,
     ``node.woke``, ``quorum.missing``, ``quorum.lost``, ``quorum.found``, ``amendment.learned``, ``amendment.refused``,
-    ``amendment.unwritable``, ``invite.refused``, ``rules.in_force``, ``rules.outdated``, ``lineage.begun``.
+    ``spot.passed``, ``spot.suspected``, ``spot.hidden``, ``spot.unconfirmed``, ``spot.failed``,
+    ``amendment.unwritable``, ``invite.refused``, ``rules.in_force``, ``rules.outdated``, ``lineage.begun``;
+    of two-tier rounds ``group.joined``, ``group.seated``, ``group.left``, ``group.reduced``, ``group.failed``,
+    ``group.unwritable``, ``group.unknown``;
+    of gossip runs ``swap.begun``, ``swap.lost``, ``swap.refused``, ``peer.shunned``.
     """
 
     point: str
@@ -58,8 +62,8 @@ class Aborted:
 Outcome: TypeAlias = Committed | Aborted
 
 
-def committed(commit: Commit, state_hash: str, me: PeerId) -> Committed:
-    """Outcome of ``commit`` for ``me``.
+def included_spans(commit: Commit, me: PeerId) -> tuple[bool, ...]:
+    """Per span of the commit's plan, whether its mean is over what ``me`` has contributed.
 
     Whatever of ours is in the means counts, also a contribution that was withdrawn, or given by an earlier process and
     encoded anew since: all of a round's contributions are over the same lease, and no sample may count twice (S6).
@@ -67,5 +71,10 @@ def committed(commit: Commit, state_hash: str, me: PeerId) -> Committed:
     plan = commit.record.plan
     place = next((index for index, member in enumerate(plan.members) if member.peer == me), None)
     if place is None:
-        return Committed(commit, state_hash, (False,) * len(plan.spans))
-    return Committed(commit, state_hash, tuple(result.included[place] for result in commit.record.results))
+        return (False,) * len(plan.spans)
+    return tuple(result.included[place] for result in commit.record.results)
+
+
+def committed(commit: Commit, state_hash: str, me: PeerId) -> Committed:
+    """Outcome of ``commit`` for ``me``, a member for itself alone."""
+    return Committed(commit, state_hash, included_spans(commit, me))

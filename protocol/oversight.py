@@ -10,10 +10,11 @@ import asyncio
 from collections.abc import Callable, Iterable
 from typing import TypeVar
 
+from .amendments import RunRules
 from .audit import Auditor, Findings
 from .docket import Docket
 from .event_queue import size_of
-from .evidence import Evidence, Lie, TwoProposals, TwoResults, ballot_of, contradict
+from .evidence import Evidence, Lie, TwoProposals, TwoResults, Verdict, ballot_of, contradict
 from .evidence_store import EvidenceStore
 from .exchange import Exchange, ExchangeHost
 from .identity import PeerId
@@ -23,7 +24,7 @@ from .quotas import STATED_BYTES, STATED_BYTES_PER_PEER, Shares
 from .record import Plan, Record, SpanResult
 from .round_machine import Distrusted, Event, Proven, Received
 from .signed_results import is_signed, says_the_same
-from .spec import Genesis
+from .spot_checks import SpotChecks
 from .standing import Standing
 from .tasks import Background
 from .transport import RemoteProtocolError
@@ -46,15 +47,19 @@ class Oversight:
     def __init__(
         self,
         host: ExchangeHost,
-        genesis: Genesis,
+        rules: RunRules,
         *,
         store: EvidenceStore,
+        spot_checks: SpotChecks,
         shut_out: Callable[[Iterable[PeerId]], None],
         feed: Callable[[Event], None],
         observe: Observe,
     ) -> None:
-        self._genesis, self._store, self._shut_out = genesis, store, shut_out
+        self._rules, self._store, self._shut_out = rules, store, shut_out
+        self._genesis = rules.genesis
         self._feed, self._observe = feed, observe
+        self._spot_checks = spot_checks
+        spot_checks.convict = self._charge
         self._roster: tuple[PeerId, ...] = ()
         self._auditor = Auditor(host.me, host.grid, host.transport, host.executor, self._max_requests())
         self._docket = Docket(
@@ -62,7 +67,7 @@ class Oversight:
             host.transport,
             store,
             host.executor,
-            rules=lambda: self._genesis,
+            rules=lambda: self._rules,
             roster=lambda: self._roster,
             on_proven=self._note_proven,
             on_misconduct=self._note_misconduct,
@@ -83,11 +88,13 @@ class Oversight:
         """Peers against whom this node holds evidence."""
         return self._docket.proven
 
-    def begin(self, genesis: Genesis, standing: Standing) -> None:
+    def begin(self, rules: RunRules, standing: Standing) -> None:
         """A round begins (again): ejected peers are refused from now on, and what is of earlier rounds is forgotten."""
-        self._genesis, self._roster, self._ejected = genesis, standing.roster, frozenset(standing.ejected)
+        self._rules, self._genesis = rules, rules.at(standing.round + 1)
+        self._roster, self._ejected = standing.roster, frozenset(standing.ejected)
         self._auditor.max_chunks_served = self._max_requests()
         self._shut_out(standing.ejected)
+        self._spot_checks.begin(self._genesis)
         self._store.prune(standing.ejected)
         self._plans.clear()
         self._results.clear()
@@ -100,9 +107,15 @@ class Oversight:
     def keep(self, exchange: Exchange) -> None:
         """Show others what this exchange is about, until `forget`."""
         self._auditor.keep(exchange)
+        self._spot_checks.planned(exchange)
 
     def forget(self, plan_id: str) -> None:
         self._auditor.forget(plan_id)
+
+    def decided(self, record: Record) -> None:
+        """The round is over: contributions may change from now on."""
+        self._spot_checks.decided(record)
+        self.forget(record.plan.content_id())
 
     # --- statements ---------------------------------------------------------------------------------------------------
 
@@ -164,11 +177,9 @@ class Oversight:
         """Audit the means of ``record``; returns when a member may vote, or has found out why it must not."""
         if not self._genesis.trust.audited_chunks:
             return
-        timing = self._genesis.timing
-        limit_s = min(timing.progress_timeout_s, timing.attempt_timeout_s * _SHARE_OF_ATTEMPT)
-        findings = await self._auditor.audit(record, mean, self._genesis, limit_s)
+        findings = await self._audit(record, mean)
         if findings.refused:  # who has decided the round has nothing to show any more: then the commit ends this here
-            await asyncio.sleep(timing.heartbeat_interval_s)
+            await asyncio.sleep(self._genesis.timing.heartbeat_interval_s)
         self._journal(record, findings)
         for lie in findings.lies:
             await self._prosecute(lie)
@@ -177,6 +188,23 @@ class Oversight:
             self._feed(Distrusted(record.plan.content_id(), span, why))
         if refused:  # others may settle it without us; until the next attempt this record gets no vote from here
             await asyncio.sleep(record.plan.attempt_timeout_s)
+
+    async def inspect(self, record: Record, mean: memoryview) -> tuple[set[PeerId], set[PeerId]]:
+        """Audit a group's mean: owners that have lied, and owners that do not show what they have averaged.
+
+        Followers decide nothing, so nobody else needs a proof: their delegate does without them.
+        """
+        if not self._genesis.trust.audited_chunks:
+            return set(), set()
+        findings = await self._audit(record, mean)
+        self._journal(record, findings)
+        owners = [span.owner for span in record.plan.spans]
+        return {PeerId(lie.accused) for lie in findings.lies}, {owners[span] for span in findings.refused}
+
+    async def _audit(self, record: Record, mean: memoryview) -> Findings:
+        timing = self._genesis.timing
+        limit_s = min(timing.progress_timeout_s, timing.attempt_timeout_s * _SHARE_OF_ATTEMPT)
+        return await self._auditor.audit(record, mean, self._genesis, limit_s)
 
     def _journal(self, record: Record, findings: Findings) -> None:
         counts = {"num_chunks": findings.num_checked, "num_drawn": findings.num_drawn}
@@ -197,7 +225,7 @@ class Oversight:
         self._background.spawn(self._spread(evidence, known))
         return known
 
-    def _charge(self, evidence: TwoResults | TwoProposals) -> None:
+    def _charge(self, evidence: TwoResults | TwoProposals | Verdict) -> None:
         """As `_prosecute`, one at a time against each peer: who contradicts itself can do so a thousand times."""
         accused = PeerId(evidence.accused)
         if accused not in self._charged:

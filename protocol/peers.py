@@ -55,6 +55,8 @@ class PeerTable:
     def __init__(self, me: PeerId, clock: Callable[[], float]) -> None:
         self._me, self._clock = me, clock
         self._peers: dict[PeerId, PeerInfo] = {}
+        self.circle: Callable[[], tuple[PeerId, ...]] = self.others
+        """Whom this node speaks to unasked: everybody else, unless the run's topology says otherwise."""
         self._echoed_s: dict[PeerId, float] = {}
         """When the heartbeat was heard that a peer's last echo was of."""
 

@@ -60,4 +60,5 @@ def ready_of(contribution: Contribution, replica: Replica, life: int) -> Ready:
         life=life,
         tokens_per_s=contribution.tokens_per_s,
         squared_norm=contribution.squared_norm,
+        inner_state=contribution.inner_state,
     )

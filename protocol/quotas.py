@@ -22,12 +22,19 @@ SPAN_STREAMS_PER_PEER = 32
 RESULT_STREAMS_PER_PEER = 4
 STATE_STREAMS_PER_PEER = 4
 AUDIT_STREAMS_PER_PEER = 8
+SWAP_STREAMS_PER_PEER = 2
+"""One that is on its way and one that crosses it."""
+INNER_STATE_STREAMS_PER_PEER = 1
 EVIDENCE_STREAMS_PER_PEER = 2
+PROBE_STREAMS_PER_PEER = 1
 EVIDENCE_HELD = 4
 """Evidence of all peers together that is being received, and as many that are being shown: each may take as much memory
 as one chunk of every member."""
 DHT_CALLS_PER_PEER = 64
 """Concurrent calls of the directory; further ones are refused. Of all streams: `SwarmSettings.max_streams_per_peer`."""
+
+RECENT_BYTES = 1 << 26
+"""Samples of recent rounds' contributions that an owner keeps to know copies by (`recent.py`)."""
 
 # --- bytes per second -------------------------------------------------------------------------------------------------
 

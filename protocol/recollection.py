@@ -1,8 +1,9 @@
-"""Whether a founder with an empty disk has spoken in round 1 before: the others are asked (S1).
+"""Whether a founder with an empty disk has spoken before: the others are asked (S1).
 
 A lost disk leaves no trace on the node itself, and in round 1 an empty folder is what every founder begins with. So a
 founder that begins with one neither promises nor votes until the others have answered what they have heard of it. They
 answer with the first heartbeat that they have from it, which it has signed: a peer cannot make it abstain by a lie.
+Rounds that it learns of meanwhile answer nothing: it may have voted in later ones, and lost them with its disk.
 
 What nobody remembers, for example because all others have been restarted since, is not found out. Pure.
 """
@@ -26,6 +27,15 @@ class Verdict(Enum):
     FORGOT = "forgot"
 
 
+def is_of_earlier_life(raw: bytes, me: PeerId, run_id: str, own: range) -> bool:
+    """Whether ``raw`` is an envelope of ours, and its sequence number none of our ``own`` since the disk was empty."""
+    try:
+        header = Envelope.open(raw, run_id=run_id).header
+    except InvalidMessage:
+        return False
+    return header.sender == me and header.sequence not in own
+
+
 @dataclass(frozen=True)
 class Recollected:
     """For the round loop: it is known now."""
@@ -34,20 +44,18 @@ class Recollected:
 
 
 class Recollection:
-    """Collects answers. ``is_own`` says whether a sequence number is of this life."""
+    """Collects answers. ``is_earlier`` says whether signed words are ours and of an earlier life."""
 
     def __init__(
         self,
         me: PeerId,
-        run_id: str,
-        lineage: int,
         quorum: Quorum,
-        is_own: Callable[[int], bool],
+        is_earlier: Callable[[bytes], bool],
         *,
         began_s: float,
         patience_s: float,
     ) -> None:
-        self._me, self._run_id, self._lineage, self._quorum, self._is_own = me, run_id, lineage, quorum, is_own
+        self._me, self._quorum, self._is_earlier = me, quorum, is_earlier
         self._silent_until_s = began_s + patience_s
         """Until then a member that is not heard from may still be about to speak."""
         self._answered: set[PeerId] = set()
@@ -60,7 +68,7 @@ class Recollection:
     def note(self, sender: PeerId, envelope: bytes | None) -> None:
         """An answer: the first words of ours that ``sender`` has heard, None if it has heard none."""
         self._answered.add(sender)
-        if envelope is not None and self._is_of_earlier_life(envelope):
+        if envelope is not None and self._is_earlier(envelope):
             self._has_evidence = True
 
     def verdict(self, alive: Collection[PeerId], now: float) -> Verdict:
@@ -74,11 +82,3 @@ class Recollection:
 
     def _others(self) -> tuple[PeerId, ...]:
         return tuple(peer for peer in self._quorum.roster if peer != self._me)
-
-    def _is_of_earlier_life(self, raw: bytes) -> bool:
-        try:
-            header = Envelope.open(raw, run_id=self._run_id).header
-        except InvalidMessage:
-            return False
-        is_ours = (header.sender, header.lineage) == (self._me, self._lineage)
-        return is_ours and not self._is_own(header.sequence)

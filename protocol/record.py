@@ -10,7 +10,7 @@ from typing import Annotated
 from pydantic import Field
 
 from .tickets import MAX_ADMISSIONS, MAX_GUESTS, Admission, Guest
-from .values import Ballot, Count, Digest, Frozen, Peer, Round, Signature, Speed, SquaredNorm
+from .values import Ballot, Count, Digest, DigestOrNone, Frozen, Peer, Round, Signature, Speed, SquaredNorm
 
 MAX_EJECTED = 4096
 """In the life of a run. Nobody is ejected after that."""
@@ -31,6 +31,8 @@ class Member(Frozen):
     """Of the contribution as its encoding decodes, float64."""
     commitment: Digest
     """Root over the digests of the contribution's encoded chunks (`chunks.commitment`)."""
+    inner_state: DigestOrNone = ""
+    """BLAKE3 of the inner optimizer's state that the steps began with, for spot checks; empty where none is shown."""
 
 
 class Newcomer(Frozen):

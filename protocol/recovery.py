@@ -8,11 +8,12 @@ and none signs two of one number, so that there is at most one, whatever is cut 
 from __future__ import annotations
 
 import errno
-from collections.abc import Callable, Collection
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Protocol
 
-from .amendments import Amendment, RunRules
+from .amendments import Amendment, RunRules, may_recover
 from .changes import Reset
 from .durable import append_durably, read_lines
 from .identity import Identity, PeerId
@@ -34,6 +35,10 @@ class Sight:
     is_level: bool
     """Whether nobody alive has applied more than this node."""
 
+    def admits(self, peer: PeerId) -> bool:
+        """Whether the run lets ``peer`` take part: the others would not hear of what somebody else has signed."""
+        return self.standing.admits(self.rules.at(self.standing.round + 1), peer)
+
 
 def may_begin(sight: Sight, me: PeerId) -> Reset | None:
     """The reset that ``me`` would sign: from its own state, with itself and all members alive; None where it must not.
@@ -42,7 +47,7 @@ def may_begin(sight: Sight, me: PeerId) -> Reset | None:
     """
     genesis, standing = sight.rules.at(sight.standing.round + 1), sight.standing
     roster = tuple(peer for peer in dict.fromkeys((*sight.live, me)) if standing.admits(genesis, peer))
-    if not sight.is_level or me not in roster or not has_witnesses(genesis.membership.witnesses, roster):
+    if not sight.is_level or not sight.admits(me) or not has_witnesses(genesis.membership.witnesses, roster):
         return None
     return Reset(
         lineage=sight.rules.lineage + 1,
@@ -60,12 +65,46 @@ def agrees(reset: Reset, sight: Sight) -> bool:
     return is_same and sight.is_level and set(sight.live) <= set(reset.roster)
 
 
+def lacks_signatures(rules: RunRules, amendment: Amendment) -> bool:
+    """Whether an amendment is a delegates' reset that not enough of them have signed yet."""
+    signers, delegates = amendment.signers(), rules.genesis.recovery.delegates
+    is_delegates = isinstance(amendment.change, Reset) and not signers.isdisjoint(delegates)
+    return is_delegates and not may_recover(rules.genesis, signers)
+
+
+class SignedResets(Protocol):
+    """What one delegate has signed, durably."""
+
+    def known(self) -> Mapping[int, str]:
+        """Number -> digest. Raises OSError: who cannot tell what it has signed signs nothing more."""
+        ...
+
+    def note(self, number: int, digest: str) -> None:
+        """Make it durable that ``digest`` is signed. Raises OSError; it must not be signed then."""
+        ...
+
+
+class ResetFile:
+    """`SignedResets` as a file of JSON lines. Blocking."""
+
+    def __init__(self, path: Path) -> None:
+        self._path = path
+
+    def known(self) -> Mapping[int, str]:
+        try:
+            return {int(line["number"]): str(line["digest"]) for line in read_lines(self._path)}
+        except (KeyError, TypeError, ValueError, OverflowError):
+            raise OSError(errno.EIO, f"{self._path.name} is damaged") from None
+
+    def note(self, number: int, digest: str) -> None:
+        append_durably(self._path, {"number": number, "digest": digest})
+
+
 class Recovery:
     """One node's watch over the quorum and, if it is a delegate, its part in a reset. What signs blocks (fsync)."""
 
-    def __init__(self, identity: Identity, path: Path, clock: Callable[[], float]) -> None:
-        """``path`` keeps what this delegate has signed."""
-        self._identity, self._path, self._clock = identity, path, clock
+    def __init__(self, identity: Identity, signed: SignedResets, clock: Callable[[], float]) -> None:
+        self._identity, self._signed, self._clock = identity, signed, clock
         self._lost_since_s: float | None = None
         self._pool: Amendment | None = None
         """The reset that is being signed."""
@@ -103,24 +142,18 @@ class Recovery:
             is_more, self._pool = len(merged.signatures) > len(self._pool.signatures), merged
             return merged if is_more else None
         is_next = amendment.number == len(sight.rules.amendments) + 1 and amendment.previous == sight.rules.head
-        if not (is_next and isinstance(change, Reset) and agrees(change, sight)):
+        if not (is_next and sight.admits(self._identity.peer_id) and isinstance(change, Reset)):
+            return None
+        if not agrees(change, sight):
             return None
         return self._sign(amendment)
 
     def _sign(self, amendment: Amendment) -> Amendment | None:
         """Sign, unless we have signed another one of this number. Raises OSError; nothing is signed then."""
-        signed = _read(self._path)
+        signed = self._signed.known()
         if signed.get(amendment.number, amendment.digest) != amendment.digest:
             return None
         if amendment.number not in signed:
-            append_durably(self._path, {"number": amendment.number, "digest": amendment.digest})
+            self._signed.note(amendment.number, amendment.digest)
         self._pool = amendment.signed(self._identity)
         return self._pool
-
-
-def _read(path: Path) -> dict[int, str]:
-    """Number -> digest of what was signed. Raises OSError: who cannot tell what it has signed signs nothing more."""
-    try:
-        return {int(line["number"]): str(line["digest"]) for line in read_lines(path)}
-    except (KeyError, TypeError, ValueError, OverflowError):
-        raise OSError(errno.EIO, f"{path.name} is damaged") from None

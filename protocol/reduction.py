@@ -17,20 +17,20 @@ from .oversight import Oversight
 from .record import Plan, Record, SpanResult
 from .result_signer import ResultSigner
 from .result_transfer import ResultFetcher, ResultServer, ResultsUnavailable
-from .results import ResultStore
+from .results import ResultBuffer, ResultStore
 from .round_machine import Event, ExchangeEnded, ResultsHeld, SpanLost, SpanReduced
 from .spec import Genesis
 from .transport import RemoteProtocolError
 from .wakeup import Signal
 
-_RETRY_S = 0.5
+_FIRST_RETRY_S, _RETRY_S = 0.05, 0.5
 _DISK_RETRY_S = 2.0
 
 
 class Reduction:
     """The round driver's hands. ``feed`` takes machine events, ``observe`` journal points.
 
-    ``peers``: whom to ask for missing results.
+    ``sources``: whom to ask for a span of the present round's result, in order, after so many seconds of asking.
     """
 
     def __init__(
@@ -40,12 +40,12 @@ class Reduction:
         store: ResultStore,
         signer: ResultSigner,
         oversight: Oversight,
-        peers: Callable[[], Sequence[PeerId]],
+        sources: Callable[[int, float], Sequence[PeerId]],
         feed: Callable[[Event], None],
         observe: Observe,
     ) -> None:
         self._host, self._store, self._signer, self._oversight = host, store, signer, oversight
-        self._peers, self._feed, self._observe = peers, feed, observe
+        self._sources, self._feed, self._observe = sources, feed, observe
         self._inbox = SpanInbox(host)
         self._server = ResultServer(host.transport, store)
         self._fetcher = ResultFetcher(host.transport, store, host.executor, self._note_misconduct)
@@ -124,6 +124,8 @@ class Reduction:
             task.cancel()
         self._vouches.clear()
         self._oversight.forget(plan_id)
+        self._host.recent.decide(record.plan)
+        self._oversight.decided(record)
         self._store.prune(record)
         self._signer.prune(record.plan.round)
 
@@ -147,13 +149,47 @@ class Reduction:
             self._note_misconduct(error)
         self._feed(ExchangeEnded(plan_id))
 
+    def exchange(
+        self,
+        plan: Plan,
+        contribution: Contribution,
+        rules: Genesis,
+        result: ResultBuffer,
+        on_event: Callable[[ExchangeEvent], None],
+    ) -> Exchange:
+        """An exchange of a group, whose leader alone gets the means; to be run by the caller.
+
+        Raises `RemoteProtocolError` for an unsound plan.
+        """
+        attempt = Attempt(
+            plan=plan,
+            contribution=contribution,
+            result=result,
+            trust=rules.trust,
+            limits=rules.limits,
+            sign=partial(self._signer.sign, plan.round),
+            on_event=on_event,
+            receivers=frozenset((plan.leader,)),
+        )
+        exchange = Exchange(self._host, self._inbox, attempt)
+        self._oversight.keep(exchange)
+        return exchange
+
+    def counted(self, plan: Plan) -> None:
+        """What a group has reduced by ``plan`` is part of the decided round: whoever sends it again copies."""
+        self._host.recent.decide(plan)
+
+    async def inspect(self, record: Record, mean: memoryview) -> tuple[set[PeerId], set[PeerId]]:
+        """Audit a group's ``mean``: owners that have lied, and owners that do not show what they have averaged."""
+        return await self._oversight.inspect(record, mean)
+
     def _attempt(self, plan: Plan, contribution: Contribution | None, rules: Genesis) -> Attempt:
         return Attempt(
             plan=plan,
             contribution=contribution,
             result=self._store.attempt(plan),
             trust=rules.trust,
-            limits=rules.limits,
+            limits=rules.member_limits,
             sign=partial(self._signer.sign, plan.round),
             on_event=_Translator(plan, self._feed, self._observe, self._note_held, self._begin_vouching),
         )
@@ -182,11 +218,14 @@ class Reduction:
     async def _complete(self, record: Record) -> None:
         """Until every span is durable here: from a running exchange, or from whoever has it."""
         await self._await_exchange(record)
+        now_s, pause_s = asyncio.get_running_loop().time, _FIRST_RETRY_S
+        began_s = now_s()
         while self._store.missing(record):
             try:
-                await self._fetcher.fetch(record, self._peers())
+                await self._fetcher.fetch_from(record, lambda span: self._sources(span, now_s() - began_s))
             except ResultsUnavailable:
-                await asyncio.sleep(_RETRY_S)
+                await asyncio.sleep(pause_s)
+                pause_s = min(2 * pause_s, _RETRY_S)
             except OSError as error:  # a full disk may have room again
                 self._observe("exchange.failed", {"why": f"cannot keep results on disk: {error.strerror}"})
                 await asyncio.sleep(_DISK_RETRY_S)

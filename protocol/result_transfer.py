@@ -67,6 +67,12 @@ class ResultServer:
                 await write_payload(stream, chunk)
 
 
+def rotated(peers: Sequence[PeerId], span: int) -> list[PeerId]:
+    """``peers``, beginning with another one for each span."""
+    first = span % len(peers) if peers else 0
+    return [*peers[first:], *peers[:first]]
+
+
 @dataclass
 class ResultFetcher:
     """Completes records from other peers."""
@@ -78,32 +84,34 @@ class ResultFetcher:
     max_concurrent: int = 4
 
     async def fetch(self, record: Record, peers: Sequence[PeerId]) -> ResultBuffer:
+        """As `fetch_from`; ``peers`` are asked in order, starting at another one for each span."""
+        return await self.fetch_from(record, lambda span: rotated(peers, span))
+
+    async def fetch_from(self, record: Record, sources: Callable[[int], Sequence[PeerId]]) -> ResultBuffer:
         """The buffer with all spans of ``record``, verified and durable; already held spans are not asked for again.
 
-        ``peers`` are asked in order, starting at another one for each span. Raises `ResultsUnavailable`, keeping
-        what has arrived; ValueError for a record that does not fit the grid; OSError when the disk is full.
+        ``sources``: whom to ask for a span, in order. Raises `ResultsUnavailable`, keeping what has arrived; ValueError
+        for a record that does not fit the grid; OSError when the disk is full.
         """
         if not covers(self.store.grid, record.plan.spans):
             raise ValueError(f"record of round {record.plan.round} does not cover the grid")
         buffer = await off_loop(self.executor, self.store.attempt, record.plan)
         missing = self.store.missing(record)
-        peers = [peer for peer in peers if peer != self.transport.peer_id]
         limit = asyncio.Semaphore(self.max_concurrent)
-        answers = await run_all(self._fetch_span(record, span, peers, buffer, limit) for span in missing)
+        answers = await run_all(self._fetch_span(record, span, sources(span), buffer, limit) for span in missing)
         causes = {span: tried for span, tried in zip(missing, answers, strict=True) if tried is not None}
         if causes:
             raise ResultsUnavailable(record, causes)
         return buffer
 
     async def _fetch_span(
-        self, record: Record, span: int, peers: list[PeerId], buffer: ResultBuffer, limit: asyncio.Semaphore
+        self, record: Record, span: int, peers: Sequence[PeerId], buffer: ResultBuffer, limit: asyncio.Semaphore
     ) -> dict[PeerId, str] | None:
         """None when the span is held, else what each peer answered."""
         tried: dict[PeerId, str] = {}
         buffer.forget(record.plan.spans[span])
-        start = span % len(peers) if peers else 0
         async with limit:
-            for peer in peers[start:] + peers[:start]:
+            for peer in (peer for peer in peers if peer != self.transport.peer_id):
                 why = await self._try(record, span, peer, buffer)
                 if why is None:
                     return None

@@ -10,7 +10,7 @@ here; the observer hears of it as ``round.applied``. `RoundDriver.contribute` re
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Iterable
+from collections.abc import Coroutine, Iterable, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from typing import Any
 
@@ -23,20 +23,29 @@ from .driver import DriverSetup
 from .event_queue import EventQueue
 from .evidence_store import EvidenceStore
 from .exchange import ExchangeCounters, ExchangeHost, ExchangeSettings
+from .groups.groups import Groups
+from .groups.ledger import GroupLedger
+from .groups.parts import GroupParts
+from .groups.places import Place
 from .identity import PeerId
 from .incoming import Incoming
 from .lag import FAR_BEHIND_ROUNDS
 from .memories import Memories
-from .messages import Commit, Provisional
+from .messages import Commit, Group, Provisional, Suspected
 from .outcomes import Outcome
 from .oversight import Oversight
 from .peers import PeerInfo
+from .pending import Pending
+from .recent import Recent
 from .reduction import Reduction
 from .result_signer import ResultSigner
+from .result_transfer import rotated
 from .results import ResultStore
 from .round_loop import RoundLoop, Work
 from .round_machine import Phase, Tick, Woke
 from .spec import Genesis, TimingConfig
+from .spot_checks import SpotChecks
+from .topology import Topology
 from .transport import Transport
 from .votes import VoteStore
 
@@ -55,15 +64,18 @@ class RoundDriver:
     def __init__(self, setup: DriverSetup) -> None:
         self._setup, self._replica, self._clock = setup, setup.replica, setup.clock
         self._queue: EventQueue[Work] = EventQueue(setup.clock)
-        self._contact = contact = Contact(setup, lambda: Standpoint(self.phase, self.provisional))
+        self._contact = contact = Contact(setup, self._standpoint)
         self._peers, self._mail, self._points = contact.peers, contact.mail, contact.points
         self._heartbeats, self._transport = contact.heartbeats, contact.gate
         self._votes = VoteStore(setup.folder / "votes", setup.book.rules.lineage)
         self._results = ResultStore(setup.folder / "results", setup.grid, FAR_BEHIND_ROUNDS)
         self._executor = ThreadPoolExecutor(max_workers=2, thread_name_prefix="exchange")
         host = self._make_host()
+        self._spot_checks = self._make_spot_checks(host)
         self._oversight = self._make_oversight(host)
         self._reduction = self._make_reduction(host)
+        self._pending = Pending()
+        self._topology = self._make_topology()
         interval_s = setup.rules.timing.heartbeat_interval_s
         commits = CommitServer(setup.replica, contact.mail, interval_s, setup.clock)
         self._loop = RoundLoop(
@@ -74,10 +86,14 @@ class RoundDriver:
             commits=commits,
             reduction=self._reduction,
             oversight=self._oversight,
+            topology=self._topology,
+            pending=self._pending,
             on_rules=self._obey,
         )
         self._memories = Memories(setup, contact, self._queue.put)
-        self._incoming = Incoming(setup, contact, self._loop, self._memories, commits)
+        self._incoming = Incoming(
+            setup, contact, self._loop, self._memories, commits, self._topology, self._spot_checks
+        )
         self._tasks: set[asyncio.Task[None]] = set()
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Gets the exception that ended the driver, if one does; the node should wait for it."""
@@ -91,13 +107,29 @@ class RoundDriver:
             executor=self._executor,
             settings=setup.exchange or _exchange_settings(setup.rules.timing),
             is_alive=self._contact.may_live,
+            recent=Recent(setup.grid),
+        )
+
+    def _make_spot_checks(self, host: ExchangeHost) -> SpotChecks:
+        setup = self._setup
+        return SpotChecks(
+            host,
+            setup.rules,
+            identity=setup.identity,
+            replica=setup.replica,
+            folder=setup.folder / "spot-checks",
+            lease_samples=setup.facts.lease_samples,
+            recomputer=setup.recomputer,
+            observe=self._points.observe,
+            post=lambda peers, suspicion: self._mail.post(peers, Suspected(suspicion=suspicion)),
         )
 
     def _make_oversight(self, host: ExchangeHost) -> Oversight:
         return Oversight(
             host,
-            self._setup.rules,
+            self._setup.book.rules,
             store=EvidenceStore(self._setup.folder / "evidence", self._setup.grid),
+            spot_checks=self._spot_checks,
             shut_out=self._transport.shut_out,
             feed=self._queue.put,
             observe=self._points.observe,
@@ -109,10 +141,39 @@ class RoundDriver:
             store=self._results,
             signer=ResultSigner(self._setup.identity, self._setup.folder / "signed"),
             oversight=self._oversight,
-            peers=self._peers.others,
+            sources=self._sources,
             feed=self._queue.put,
             observe=self._points.observe,
         )
+
+    def _make_topology(self) -> Topology:
+        setup, contact = self._setup, self._contact
+        if setup.rules.exchange.topology != "two_tier":
+            return Topology(setup.me, setup.replica)
+        folder = setup.folder / "groups"
+        parts = GroupParts(
+            grid=setup.grid,
+            replica=setup.replica,
+            mail=contact.mail,
+            peers=contact.peers,
+            points=contact.points,
+            reduction=self._reduction,
+            store=ResultStore(folder / "means", setup.grid, keep_rounds=1),
+            ledger=GroupLedger(setup.rules.run_id),
+            executor=self._executor,
+            greet=contact.heartbeats.say_to,
+            clock=setup.clock,
+        )
+        groups = Groups(parts, self._transport, self._pending, folder)
+        contact.peers.circle = groups.circle
+        return groups
+
+    def _sources(self, span: int, waited_s: float) -> Sequence[PeerId]:
+        """Whom to ask for a span of the round's result, in order."""
+        return self._topology.sources(span, waited_s) or rotated(self._peers.circle(), span)
+
+    def _standpoint(self) -> Standpoint:
+        return Standpoint(self.phase, self.provisional, self.group)
 
     # --- what the node asks -------------------------------------------------------------------------------------------
 
@@ -154,7 +215,22 @@ class RoundDriver:
     @property
     def phase(self) -> Phase:
         """Where this node stands in the round."""
-        return self._loop.phase
+        return self._topology.phase or self._loop.phase
+
+    @property
+    def place(self) -> Place | None:
+        """Whose part of the data this node trains on in the present round; None if it has none (yet)."""
+        return self._topology.place
+
+    @property
+    def group(self) -> Group | None:
+        """In two-tier rounds, the group that this node is in, if it is in one."""
+        return self._topology.group
+
+    @property
+    def circle(self) -> tuple[PeerId, ...]:
+        """Whom this node speaks to unasked."""
+        return self._peers.circle()
 
     @property
     def num_alive(self) -> int:
@@ -200,11 +276,15 @@ class RoundDriver:
         ``contribution.encoded`` must not change until this returns. A contribution for a round that has been committed
         meanwhile returns that commit at once. Raises what ended the driver, if something did.
         """
+        gathered = await self._topology.gather(contribution)
         if self.failed.done():
             self.failed.result()
-        offer = self._loop.pending.open(contribution)
+        offer = self._pending.open(gathered)
+        self._spot_checks.show(gathered)
         self._queue.put(offer)
-        return await offer.outcome
+        outcome = await offer.outcome
+        await self._topology.settled(outcome)
+        return outcome
 
     # --- life ---------------------------------------------------------------------------------------------------------
 
@@ -213,9 +293,9 @@ class RoundDriver:
 
         Raises `VoteFileDamaged` if what was said in this round cannot be read back.
         """
-        self._votes.open(self.round, self.roster, self._mail.me)
+        self._votes.open(self.round, self.roster, self._mail.me, self._mail.life)
         if self._votes.is_unsure:
-            self._memories.begin()
+            self._memories.begin(self._votes.opened_life)
         await self._loop.begin()
         self._transport.on_message(self._incoming.take)
         for work in (self._loop.run(), self._tick(), self._heartbeats.beat(), self._heartbeats.discover()):
@@ -231,9 +311,11 @@ class RoundDriver:
         for task in self._tasks:
             task.cancel()
         await asyncio.gather(*self._tasks, return_exceptions=True)
+        await self._topology.close()
         await self._loop.close()
         await self._reduction.close()
         await self._points.close()
+        await self._spot_checks.close()
         await self._oversight.close()
         await self._mail.close()
         self._executor.shutdown(wait=True, cancel_futures=True)
@@ -252,7 +334,7 @@ class RoundDriver:
             return
         self.failed.set_exception(error)
         self.failed.exception()  # also told by `contribute`: not "never retrieved"
-        self._loop.pending.fail(error)
+        self._pending.fail(error)
 
     async def _tick(self) -> None:
         """Time passes for the machine. A long gap means that this process was suspended."""
@@ -265,6 +347,7 @@ class RoundDriver:
                 self._points.observe("node.woke", {"slept_s": slept_s})
                 self._queue.put(Woke())
             self._queue.put(Tick())
+            self._topology.tick()
             self._memories.ask()
 
     def _obey(self, genesis: Genesis) -> None:

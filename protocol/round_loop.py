@@ -36,7 +36,7 @@ from .messages import (
     Ready,
     round_of,
 )
-from .outcomes import Aborted, Outcome, committed
+from .outcomes import Aborted, Committed, Outcome
 from .oversight import Oversight
 from .pending import Offer, Pending, ready_of
 from .recollection import Recollected
@@ -48,6 +48,7 @@ from .seclusion import Seclusion
 from .signed_results import is_sealed, is_signed
 from .spec import PROTOCOL_VERSION, Genesis
 from .tasks import Background
+from .topology import Topology
 from .transport import RemoteProtocolError, RulesDiffer
 from .vote_writer import VoteWriter
 from .votes import VoteStore, is_alive_in
@@ -72,11 +73,14 @@ class RoundLoop:
         commits: CommitServer,
         reduction: Reduction,
         oversight: Oversight,
+        topology: Topology,
+        pending: Pending,
         on_rules: Callable[[Genesis], None],
     ) -> None:
         self._setup, self._book, self._replica, self._clock = setup, setup.book, setup.replica, setup.clock
         self._contact, self._mail, self._peers, self._points = contact, contact.mail, contact.peers, contact.points
         self._votes, self._commits, self._on_rules = votes, commits, on_rules
+        self._topology, self.pending = topology, pending
         self.queue, self._reduction, self._oversight = queue, reduction, oversight
         self._genesis = setup.rules
         timing, observe = self._genesis.timing, contact.points.observe
@@ -84,7 +88,6 @@ class RoundLoop:
         self._state: RoundState | None = None
         self._paces: deque[Pace] = deque(maxlen=NUM_ROUNDS)
         self._background = Background()
-        self.pending = Pending()
         self._seclusion = Seclusion(timing.quorum_timeout_s, observe)
         self._vote_writer = VoteWriter(votes, reduction, observe)
         self.amending = Amending(self._book, self._mail, observe, timing.heartbeat_interval_s, self._clock)
@@ -142,29 +145,35 @@ class RoundLoop:
                 await self._advance(event, at_s)
 
     async def _recollect(self, event: Recollected) -> None:
-        await asyncio.to_thread(self._votes.recollect, has_forgotten=event.has_forgotten)
-        if event.has_forgotten and self.round == 1:
+        if not self._votes.is_unsure:
+            return  # a commit has told meanwhile
+        num_members = len(self._replica.standing.roster)
+        await asyncio.to_thread(self._votes.recollect, num_members, has_forgotten=event.has_forgotten)
+        if event.has_forgotten:
             self._points.observe("votes.abstaining", {})
-        elif self._state is not None and self.round == 1:
+        elif self._state is not None and not self._book.rules.is_settled(self.round):
             self._state = replace(self._state, rules=replace(self._state.rules, abstain=False))
 
     async def _offer(self, offer: Offer, at_s: float) -> None:
         contribution = offer.contribution
         if contribution.round != self.round:
-            self.pending.settle(self._missed(contribution))
+            self.pending.settle(await self._missed(contribution))
             return
         if self._state is None:
             self.pending.settle(Aborted(_OUTDATED))
             return
-        if self._state.ready is not None:
-            return  # offered already, when the round was begun anew
+        if self._state.ready is not None or self._topology.diverts(contribution):
+            return  # offered already, when the round was begun anew; or to somebody else than the roster
         await self._advance(machine.Contributed(ready_of(contribution, self._replica, self._mail.life)), at_s)
 
-    def _missed(self, contribution: Contribution) -> Outcome:
+    async def _missed(self, contribution: Contribution) -> Outcome:
         commits = self._replica.commits(contribution.round, 1)
         if not commits:
             return Aborted(f"round {contribution.round} is not the present one, {self.round}")
-        return committed(commits[0], self._replica.state_hash, self._mail.me)
+        return await self._outcome(commits[0], self._replica.state_hash)
+
+    async def _outcome(self, commit: Commit, state_hash: str) -> Committed:
+        return Committed(commit, state_hash, await self._topology.counted(commit))
 
     async def _route(self, event: Received, at_s: float) -> None:
         """Messages of this round go to the machine, those of the next wait, those of past ones get the commit."""
@@ -257,10 +266,11 @@ class RoundLoop:
             return
         for peer in standing.roster:
             self._peers.add(peer)
-        abstain = await asyncio.to_thread(self._votes.forgot, number)
-        if abstain and not self._votes.is_unsure:
+        has_forgotten = await asyncio.to_thread(self._votes.forgot, number)
+        if has_forgotten and not self._votes.is_unsure:
             self._points.observe("votes.abstaining", {})
-        self._oversight.begin(self._genesis, standing)
+        abstain = has_forgotten or self._book.rules.is_settled(number)
+        self._oversight.begin(self._book.rules, standing)
         acceptor = machine.Acceptor() if abstain else await asyncio.to_thread(self._votes.load, number)
         self._points.begin_round()
         self._state = machine.begin(self._rules(number, abstain=abstain), acceptor, self._peers.views(), self._clock())
@@ -271,6 +281,7 @@ class RoundLoop:
             self.queue.put(Received(self._mail.me, commit, b""))
         for event in self._early.take_all():
             self.queue.put(event)
+        await self._topology.begin(self._genesis)
 
     def _rules(self, number: int, *, abstain: bool) -> Rules:
         """What the round machine goes by in this round."""
@@ -339,6 +350,7 @@ class RoundLoop:
     async def _apply(self, commit: Commit) -> None:
         """Get the decided bytes, take the outer step, tell everybody our state hash, begin the next round."""
         self._points.observe("round.committed", {"commit": commit})
+        self._topology.decided(commit)
         if self._state is not None and (pace := machine.pace_of(self._state)) is not None:
             self._paces.append(pace)
         mean = None
@@ -354,7 +366,7 @@ class RoundLoop:
         self._votes.prune(number)
         await self._end_abstention(commit)
         contribution = self.pending.contribution
-        outcome = committed(commit, state_hash, self._mail.me)
+        outcome = await self._outcome(commit, state_hash)
         self._points.applied(number, {"outcome": outcome})
         if contribution is not None and contribution.round <= number:
             self.pending.settle(outcome)

@@ -12,7 +12,7 @@ from .contact import Contact
 from .driver import DriverSetup
 from .identity import PeerId
 from .messages import Amendments
-from .recovery import Recovery, Sight
+from .recovery import Recovery, ResetFile, Sight
 from .round_machine import RoundState
 from .transport import RemoteProtocolError
 
@@ -23,7 +23,7 @@ class RuleChanges:
     def __init__(self, setup: DriverSetup, contact: Contact, amending: Amending) -> None:
         self._book, self._replica, self._clock = setup.book, setup.replica, setup.clock
         self._contact, self._amending, self._observe = contact, amending, contact.points.observe
-        self._recovery = Recovery(setup.identity, setup.folder / "resets.jsonl", setup.clock)
+        self._recovery = Recovery(setup.identity, ResetFile(setup.folder / "resets.jsonl"), setup.clock)
 
     async def hear(self, sender: PeerId, message: Amendments, state: RoundState | None) -> RunRules | None:
         """As `learn`, of what a peer has sent."""

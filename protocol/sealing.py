@@ -46,6 +46,11 @@ def _read_reserved(path: Path) -> int:
         return 0
 
 
+def is_left_behind(lineage: int, ours: int, body: Message) -> bool:
+    """Whether a message must not be acted on because its sender, or whoever reads it, has missed a new lineage."""
+    return lineage != ours and not isinstance(body, OF_ANY_LINEAGE)
+
+
 class OtherLineage(InvalidMessage):
     """A message of a lineage that the sender, or we, have left behind."""
 
@@ -80,9 +85,9 @@ class Sealer:
         """The number before the first one sealed here: no two starts of a node share it."""
         return self._first
 
-    def has_used(self, sequence: int) -> bool:
-        """Whether this process has sealed a message with that number."""
-        return self._first < sequence <= self._sequence
+    def used_since(self, life: int) -> range:
+        """Numbers of the messages that were sealed by this process, and by others from that life on."""
+        return range(life + 1, self._sequence + 1)
 
     def seal(self, body: Message) -> bytes:
         """Wire form of ``body``."""
@@ -116,7 +121,7 @@ class Guard:
         header = envelope.header
         if remote is not None and header.sender != remote:
             raise RemoteProtocolError(remote, "sender", f"sent a message of …{header.sender[-5:]}")
-        if header.lineage != self.lineage and not isinstance(envelope.body, OF_ANY_LINEAGE):
+        if is_left_behind(header.lineage, self.lineage, envelope.body):
             raise OtherLineage(header.lineage, self.lineage)
         if not now_unix_s <= header.expires_unix_s <= now_unix_s + 2 * LIFETIME_S:
             raise ClockApart(header, now_unix_s)

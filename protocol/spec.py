@@ -37,9 +37,20 @@ M = TypeVar("M", bound=BaseModel)
 class ExchangeConfig(Frozen):
     """How contributions travel."""
 
+    topology: Literal["all", "two_tier", "gossip"] = "all"
+    """``all``: every member with every other. ``two_tier``: groups, then between them. ``gossip``: in pairs, without a
+    common state (`GossipConfig`)."""
+    group_size: Annotated[int, Field(ge=2, le=128)] = 16
+    """Of ``two_tier``: most peers of a group, its delegate included."""
+
     codec: Name = "int8"
     chunk_elements: Annotated[int, Field(ge=ALIGNMENT_ELEMENTS, le=2**20, multiple_of=ALIGNMENT_ELEMENTS)] = 65_536
     """Elements per chunk: the unit of hashing, sending, checking and reducing."""
+
+    @property
+    def num_seats(self) -> int:
+        """Peers that share one place in the roster, and its lease."""
+        return self.group_size if self.topology == "two_tier" else 1
 
 
 class TimingConfig(Frozen):
@@ -142,6 +153,29 @@ class TrustConfig(Frozen):
     """Most chunks of other owners' means that a member recomputes per round, chosen in private. 0: none."""
     audited_share: Annotated[float, Field(gt=0, le=1024)] = 0.25
     """What these may cost on average, as a share of the bytes of one encoded contribution."""
+    copy_cosine: Annotated[float, Field(ge=0, lt=1)] = 0.98
+    """A contribution that is so much like a recent one, beyond what all members have in common, is a copy
+    (`admission.copies`); where honest ones are alike, closer to 1 in proportion. 0: not looked for."""
+    spot_checks: Annotated[float, Field(ge=0, le=1)] = 0.0
+    """Chance per member and round that it recomputes another member's inner steps (`spot_checks.py`). 0: none."""
+    min_cosine: Annotated[float, Field(ge=-1, le=1)] = 0.9
+    """Between a contribution and the recomputed one, of a member that took the steps, whatever its hardware."""
+    max_norm_ratio: Annotated[float, Field(ge=1, le=1e6)] = 1.15
+    """Of their norms, either way."""
+    min_continuity: Annotated[float, Field(ge=-1, le=1)] = 0.6
+    """Cosine between where recomputed steps have led the inner optimizer and where its member goes on."""
+
+
+class GossipConfig(Frozen):
+    """Gossip rounds: pairs swap pseudo-gradients and weights. Replicas differ, and nobody certifies a state."""
+
+    max_rounds_apart: Annotated[int, Field(ge=0, le=16)] = 2
+    """Peers whose rounds are further apart do not pair; who is further behind than most starts anew, from others'
+    weights."""
+    max_distance: Annotated[float, Field(gt=0, le=1e6)] = 4.0
+    """How far a partner's weights can pull, in medians of our own recent pseudo-gradients' norms."""
+    num_donors: Annotated[int, Field(ge=1, le=16)] = 5
+    """Peers whose weights a joiner asks for, if there are as many: of three or more it leaves out those that lie."""
 
 
 class RecoveryConfig(Frozen):
@@ -186,7 +220,7 @@ class LimitsConfig(Frozen):
     """Bounds on what a peer declares of itself."""
 
     max_tokens_per_round: Annotated[int, Field(ge=1, le=2**53)] = 2**40
-    """A contribution's weight is clamped to this."""
+    """A peer's contribution weighs no more than this; a group's, no more than its peers' together."""
     max_peers: Annotated[int, Field(ge=1, le=1024)] = 128
     served_bytes_per_s: Annotated[float, Field(ge=65_536, le=1e12)] = 64 * 2**20
     """Results, commits and state that a node gives to one peer, over any longer time."""
@@ -219,6 +253,7 @@ class Genesis(Frozen):
     timing: TimingConfig = TimingConfig()
     membership: MembershipConfig
     trust: TrustConfig = TrustConfig()
+    gossip: GossipConfig = GossipConfig()
     limits: LimitsConfig = LimitsConfig()
     stop: StopConfig = StopConfig()
     recovery: RecoveryConfig = RecoveryConfig()
@@ -226,10 +261,47 @@ class Genesis(Frozen):
     control: ControlConfig = ControlConfig()
     _run_id: str | None = PrivateAttr(default=None)
 
+    @model_validator(mode="after")
+    def _gossip_fits(self) -> Self:
+        """What rests on a quorum's certificates has no place in a run without any."""
+        if self.exchange.topology != "gossip":
+            return self
+        if self.membership.mode == "open":
+            raise ValueError(
+                'exchange.topology = "gossip" with membership.mode = "open": strangers could be partners of all, '
+                'and no quorum outvotes them; use mode "listed" or "invite"'
+            )
+        if self.membership.witnesses or self.recovery.delegates or self.archive.peers:
+            raise ValueError(
+                'exchange.topology = "gossip" has no certificates: membership.witnesses, recovery.delegates and '
+                "archive.peers have no meaning in it; leave them out"
+            )
+        return self
+
+    @model_validator(mode="after")
+    def _can_be_recomputed(self) -> Self:
+        if self.trust.spot_checks and self.exchange.topology != "all":
+            raise ValueError(
+                f'trust.spot_checks with exchange.topology = "{self.exchange.topology}": a member sends more than its '
+                "own inner steps there, so nobody can recompute it; set trust.spot_checks = 0"
+            )
+        return self
+
+    @property
+    def is_gossip(self) -> bool:
+        """Whether replicas differ: no state of this run is certified, and no two need be equal (S4)."""
+        return self.exchange.topology == "gossip"
+
     @cached_property
     def rules_id(self) -> str:
         """SHA-256 of the canonical bytes, hexadecimal: which rules are in force."""
         return self.content_id()
+
+    @cached_property
+    def member_limits(self) -> LimitsConfig:
+        """`limits`, for the contribution of a roster's member: in two-tier rounds that is its whole group's."""
+        most = min(self.limits.max_tokens_per_round * self.exchange.num_seats, 2**53)
+        return self.limits.model_copy(update={"max_tokens_per_round": most})
 
     @property
     def run_id(self) -> str:

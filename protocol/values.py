@@ -18,6 +18,8 @@ from .parsing import canonical_json as canonical_json
 
 Digest = Annotated[str, Field(pattern=r"^[0-9a-f]{64}$")]
 """32 bytes as lower-case hexadecimal."""
+DigestOrNone = Annotated[str, Field(pattern=r"^([0-9a-f]{64})?$")]
+"""As `Digest`; empty where there is none."""
 Peer = Annotated[PeerId, Field(min_length=46, max_length=64)]
 Round = Annotated[int, Field(ge=0, le=2**40)]
 """Number of a commit. Round 0 is the genesis state; the first exchange produces commit 1."""

@@ -8,8 +8,8 @@ can break the whole run, so whoever may have forgotten one abstains (`VoteStore.
 - in a round before the newest one of which there is a file, if its own is missing: this member has moved past the round
   (its state is older than its votes now), so the round is decided and can only be learnt;
 - with a folder without any file, as a newcomer's or after a lost disk, if the roster names it, until a commit shows
-  that the rounds in which it may have spoken are over (`Abstention`). In round 1, where every founder's folder is
-  empty, until the others have been asked (`recollection`).
+  that the rounds in which it may have spoken are over (`Abstention`). A founder that begins so in round 1, where every
+  founder's folder is empty, abstains until the others have been asked (`recollection`), or such a commit is seen.
 """
 
 from __future__ import annotations
@@ -63,8 +63,11 @@ def abstention_at_open(next_round: int, roster_size: int, *, is_member: bool) ->
     from now on is not: once it sees one, it votes in later rounds. In a pair, where the other may not be able to commit
     anything alone, it abstains in one round: the state can only be the other's, which is at most one behind.
     """
-    if not is_member or next_round <= 1:
-        return None
+    return abstention_after_loss(next_round, roster_size) if is_member and next_round > 1 else None
+
+
+def abstention_after_loss(next_round: int, roster_size: int) -> Abstention:
+    """How a member abstains whose disk is lost, and which goes on from the state before ``next_round``."""
     return Abstention(next_round, until_counted=roster_size > 2)
 
 
@@ -97,7 +100,9 @@ class VoteStore:
         folder.mkdir(parents=True, exist_ok=True)
         self._is_damaged = False
         self.is_unsure = False
-        """Whether a founder in round 1 may have spoken in an earlier life: it abstains until `recollect`."""
+        """Whether a founder that began in round 1 may have spoken in an earlier life: it abstains until `recollect`."""
+        self.opened_life = 0
+        """The life in which the folder was empty."""
         self._abstention = self._read_abstention()
 
     def begin_lineage(self, lineage: int) -> None:
@@ -109,39 +114,40 @@ class VoteStore:
         """Whether nothing was ever said from this folder."""
         return not any(self._folder.glob("*.json"))
 
-    def open(self, next_round: int, roster: Collection[PeerId], me: PeerId) -> None:
-        """Call once at start, with the roster of ``next_round``."""
+    def open(self, next_round: int, roster: Collection[PeerId], me: PeerId, life: int) -> None:
+        """Call once at start, with the roster of ``next_round``. ``life`` is `Mail.life`."""
         if not self.is_new and not self._is_damaged:
             return
         is_member = me in roster
         self._abstention = abstention_at_open(next_round, len(roster), is_member=is_member) or self._abstention
-        self.is_unsure = is_member and next_round == 1
+        self.is_unsure, self.opened_life = is_member and next_round == 1, life
         self._write_opened()
 
-    def recollect(self, *, has_forgotten: bool) -> None:
-        """The others have answered: abstain in round 1, or vote. Durable, like everything here."""
+    def recollect(self, roster_size: int, *, has_forgotten: bool) -> None:
+        """The others have answered: abstain as with any lost disk, or vote. Durable, like everything here."""
         self.is_unsure = False
         if has_forgotten:
-            self._abstention = Abstention(1, until_counted=False)  # nothing came before it
+            self._abstention = abstention_after_loss(1, roster_size)
         self._write_opened()
 
     @property
     def is_abstaining(self) -> bool:
         """Whether this node waits for a commit with a contribution of this life of its."""
-        return self._abstention is not None and self._abstention.until_counted
+        return self.is_unsure or (self._abstention is not None and self._abstention.until_counted)
 
     def end_abstention(self, round_number: int) -> None:
         """A commit (`is_alive_in`) of that round is applied: in the next ones nothing can be forgotten."""
-        self._abstention = Abstention(round_number, until_counted=False)
+        self.is_unsure, self._abstention = False, Abstention(round_number, until_counted=False)
         self._write_opened()
 
     def _write_opened(self) -> None:
         abstention = None if self._abstention is None else asdict(self._abstention)
-        self._write(self._folder / _OPENED, {"abstention": abstention, "is_unsure": self.is_unsure})
+        content = {"abstention": abstention, "is_unsure": self.is_unsure, "life": self.opened_life}
+        self._write(self._folder / _OPENED, content)
 
     def forgot(self, round_number: int) -> bool:
         """Whether this node must not vote in the round."""
-        if is_forgotten(round_number, self._rounds(), self._abstention) or (self.is_unsure and round_number == 1):
+        if self.is_unsure or is_forgotten(round_number, self._rounds(), self._abstention):
             return True
         try:
             self.load(round_number)
@@ -188,8 +194,11 @@ class VoteStore:
     def _read_abstention(self) -> Abstention | None:
         path = self._folder / _OPENED
         try:
-            content: dict[str, Any] = _read(path) if path.exists() else {"abstention": None, "is_unsure": False}
+            if not path.exists():
+                return None
+            content: dict[str, Any] = _read(path)
             found, self.is_unsure = content["abstention"], content["is_unsure"] is True
+            self.opened_life = int(content["life"])
             return None if found is None else Abstention(int(found["since_round"]), bool(found["until_counted"]))
         except (VoteFileDamaged, AttributeError, KeyError, TypeError, ValueError):
             self._is_damaged = True  # `open` then abstains, as with a lost folder

@@ -35,7 +35,7 @@ def weights(plan: Plan, included: Sequence[bool], trust: TrustConfig, limits: Li
     Their sum is at most one; less when something is clipped, which is given to nobody. All zeros if nobody who is
     included counts.
     """
-    tokens = _counted_tokens(plan, included, limits)
+    tokens = counted_tokens(plan, included, limits)
     norms = [math.sqrt(member.squared_norm) for member in plan.members]
     factors = clip_factors(norms, tokens, trust.clip_factor)
     return tuple(share * factor for share, factor in zip(_shares(tokens, trust.max_share), factors, strict=True))
@@ -51,7 +51,7 @@ def clip_factors(norms: Sequence[float], tokens: Sequence[float], clip_factor: f
     return tuple(min(1.0, limit / norm) if norm > 0 else 1.0 for norm, limit in zip(norms, limits, strict=True))
 
 
-def _counted_tokens(plan: Plan, included: Sequence[bool], limits: LimitsConfig) -> list[float]:
+def counted_tokens(plan: Plan, included: Sequence[bool], limits: LimitsConfig) -> list[float]:
     """Tokens that each member's contribution counts for, after all clamps but the share's."""
     barred = {newcomer.peer for newcomer in plan.newcomers if newcomer.counts_from > plan.round}
     tokens = [

@@ -151,5 +151,7 @@ class TrainerSpec(_Frozen):
     """Threads of one inner step on a CPU; with 1 a run is reproducible bit for bit."""
     device: str = "auto"
     """``auto`` (a GPU if there is one), ``cpu`` or a torch device name."""
+    shows_inner_state: bool = False
+    """Whether a copy of the inner optimizer's state is kept at the start of each round, for spot checks by others."""
     nan_round: int = Field(default=0, ge=-1)
     """Fault injection: the first contribution to this round gets a NaN; 0: never; -1: every contribution."""

@@ -10,6 +10,7 @@ import numpy as np
 from ..kernels.chunk_grid import ChunkGrid, mean_of
 from .data import Lease
 from .outer import apply_mean
+from .pairs import apply_pair
 from .reducer import Committed, Event, PseudoGradient, Report, Start, Stop
 
 if TYPE_CHECKING:
@@ -26,7 +27,8 @@ class LocalReducer:
     """Reduces one peer's contribution alone, bit for bit as a swarm with a roster of one would.
 
     Encode, mean over one, encode, decode, outer step: the two roundings of a swarm, so that a lone run shows what the
-    codec costs. Every round commits. It ends after ``num_rounds``.
+    codec costs. Of a gossip run it takes the steps of a peer that finds no partner. Every round commits. It ends after
+    ``num_rounds``.
     """
 
     def __init__(
@@ -57,9 +59,13 @@ class LocalReducer:
     def reduce(self, contribution: PseudoGradient) -> Event:
         """Commit the round. Raises the codec's NonFiniteError and changes nothing if a value is not finite."""
         self.grid.encode(contribution.delta, self._contribution)
-        mean_of([self._contribution], [contribution.num_tokens], self.grid, self._mean)
         round_ = self.round + 1
-        apply_mean(self.anchor, self.momentum, self._mean, self.grid, self.config.outer.at(round_))
+        settings = self.config.outer.at(round_)
+        if self.config.outer.optimizer == "noloco":
+            apply_pair(self.anchor, self.momentum, self._contribution, None, (self.grid, self.grid), settings)
+        else:
+            mean_of([self._contribution], [contribution.num_tokens], self.grid, self._mean)
+            apply_mean(self.anchor, self.momentum, self._mean, self.grid, settings)
         self.round = round_
         return Committed(round=round_, counted=True, generation=0, lease=self._lease(round_ + 1))
 

@@ -138,6 +138,8 @@ class Ready(_Message):
     """Mean training loss over the contribution's steps, nats per token."""
     tokens_per_s: float = 0.0
     """Measured over this round's steps; 0: not measured."""
+    inner_state: str = ""
+    """Digest of the inner optimizer's state that the steps began with (`inner_state`); "": none is shown."""
 
 
 class Evaluation(_Message):
@@ -195,6 +197,8 @@ class PseudoGradient:
     loss: float
     tokens_per_s: float = 0.0
     """Of this round's own steps, waiting left out."""
+    inner_state: str = ""
+    """As in `Ready`."""
 
 
 class Reducer(Protocol):

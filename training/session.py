@@ -19,6 +19,7 @@ from ..kernels.carry import carry_after
 from ..kernels.codec import NonFiniteError
 from .checkpoint import CheckpointStore, SaveFailed
 from .data import Lease
+from .inner_state import InnerState
 from .reducer import (
     Aborted,
     Committed,
@@ -43,6 +44,7 @@ if TYPE_CHECKING:
     from ..kernels.chunk_grid import FlatValues
     from .checkpoint import Checkpoint
     from .inner_loop import InnerLoop, StepResult
+    from .inner_state import InnerStates
 
 _SPEED_DECAY = 0.9  # tokens/s are averaged over about the last ten steps
 
@@ -128,11 +130,14 @@ class Session:
         save_interval_s: float = 60.0,
         clock: Callable[[], float] = time.monotonic,
         note: Mapping[str, Any] | None = None,
+        inner_states: InnerStates | None = None,
     ) -> None:
-        """``note`` is put into every checkpoint's state, for whoever loads it."""
+        """``note`` is put into every checkpoint's state, for whoever loads it. ``inner_states`` keeps what the steps of
+        a round begin with; None: nobody asks for it."""
         self.loop, self.reducer, self.store = loop, reducer, store
         self._inner = loop.config.inner
         self._note = dict(note or {})
+        self._inner_states, self._opening = inner_states, ""
         self._save_interval_s, self._clock, self._saved_at = save_interval_s, clock, clock()
         self._work: Work | None = None
         self._anchor = np.zeros(loop.layout.num_elements, np.float32)
@@ -209,10 +214,10 @@ class Session:
     def _contribute(self, work: Work) -> Event | None:
         delta = self.loop.pseudo_gradient(self._anchor)
         num_tokens = merge(delta, work.num_tokens, self._carry)
+        opening = "" if self._carry else self._opening  # a merged one is not what the steps alone give
+        figures = (num_tokens, work.num_steps, work.loss, work.tokens_per_s, opening)
         try:
-            event = self.reducer.reduce(
-                PseudoGradient(work.round, delta, num_tokens, work.num_steps, work.loss, work.tokens_per_s)
-            )
+            event = self.reducer.reduce(PseudoGradient(work.round, delta, *figures))
         except NonFiniteError as error:
             self._withhold(work, error)
             return None
@@ -226,28 +231,49 @@ class Session:
         self.loop.reset_optimizer()
         self._carry = None
         self._work = work.from_anchor()
+        self._note_opening(self._work)
         self._aim(self._work)
+
+    def _note_opening(self, work: Work) -> None:
+        """The steps of ``work`` begin with the optimizer as it is now."""
+        if self._inner_states is not None:
+            state = InnerState(self.loop.num_steps_done, work.lease_step, self.loop.optimizer_tensors())
+            self._opening = self._inner_states.keep(work.round, state)
 
     def _start(self, event: Start) -> None:
         restored, self._restored = self._restored, None
-        self._carry = None
+        if not self._waits_for_lease_of(event):
+            self._carry = None
         if event.reset_optimizer:
             self.loop.reset_optimizer()
-        if self._begin(event.round, event.generation, event.lease, event.num_steps) and restored is not None:
-            self._resume(restored, event)
+        if not self._begin(event.round, event.generation, event.lease, event.num_steps) or self._work is None:
+            return
+        if restored is None or not self._resume(restored, event):
+            self._note_opening(self._work)
 
-    def _resume(self, checkpoint: Checkpoint, event: Start) -> None:
-        """Go on exactly where the checkpoint stood, or one round later with its work as carry or spent."""
+    def _waits_for_lease_of(self, event: Start) -> bool:
+        """Whether it stands where ``event`` begins, with what the round before has left, and lacks only the samples."""
+        work = self._work
+        is_there = work is not None and work.round == event.round and work.lease.count == 0
+        return is_there and not event.reset_optimizer
+
+    def _resume(self, checkpoint: Checkpoint, event: Start) -> bool:
+        """Go on exactly where the checkpoint stood, or one round later with its work as carry or spent.
+
+        Returns whether it is in the middle of the round's steps.
+        """
         state, tensors = checkpoint.state, checkpoint.tensors
         age = event.round - state["round"]
         if age not in (0, 1) or event.reset_optimizer:
-            return  # too old: as after a state sync, a fresh optimizer warms up
+            return False  # too old: as after a state sync, a fresh optimizer warms up
         self.loop.restore_optimizer(tensors, state["num_steps_done"])
         is_same_anchor = np.array_equal(tensors["anchor"], self._anchor)
         if age == 0 and is_same_anchor and state["lease"] == [event.lease.first, event.lease.count]:
             self._resume_work(checkpoint, event)
-        elif age == 1 and not event.previous_counted and state["num_tokens"]:
+            return True
+        if age == 1 and not event.previous_counted and state["num_tokens"]:
             self._keep(tensors["anchor"] - tensors["parameters"], state["num_tokens"])
+        return False
 
     def _resume_work(self, checkpoint: Checkpoint, event: Start) -> None:
         state, tensors = checkpoint.state, checkpoint.tensors
@@ -257,6 +283,8 @@ class Session:
         self._target_step = state["target_step"]
         if state["carry_tokens"]:
             self._carry = Carry(tensors["carry"], state["carry_tokens"])
+        kept = "" if self._inner_states is None else self._inner_states.digest(event.round)
+        self._opening = kept if kept == state.get("opening") else ""
 
     def _committed(self, event: Committed) -> None:
         work = self._work
@@ -265,7 +293,8 @@ class Session:
         missed = carry_after(work if is_of_round else None, counted=event.counted)
         if missed is not None:
             self._keep(on_host(self.loop.pseudo_gradient(self._anchor)), missed.num_tokens)
-        self._begin(event.round + 1, event.generation, event.lease, event.num_steps)
+        if self._begin(event.round + 1, event.generation, event.lease, event.num_steps) and self._work is not None:
+            self._note_opening(self._work)
 
     def _keep(self, delta: NDArray[np.float32], num_tokens: int) -> None:
         """Make the carry, unless it has a NaN, which is then said and lost."""
@@ -331,6 +360,7 @@ class Session:
             "spent_s": work.spent_s,
             "num_steps_done": self.loop.num_steps_done,
             "carry_tokens": self._carry.num_tokens if self._carry else 0,
+            "opening": self._opening,
         }
 
     def _save(self) -> None:

@@ -30,6 +30,8 @@ if TYPE_CHECKING:
     from numpy.typing import NDArray
 
 EXIT_DAEMON_GONE = 3
+INNER_STATES = "inner-states"
+"""Folder, in the trainer's own, of the copies that spot checks ask for."""
 
 
 @dataclass
@@ -62,6 +64,7 @@ class ChannelReducer:
                 num_steps=contribution.num_steps,
                 loss=contribution.loss,
                 tokens_per_s=contribution.tokens_per_s,
+                inner_state=contribution.inner_state,
             )
         )
         return self.wait()
@@ -103,6 +106,7 @@ def run_trainer(channel: TrainerChannel, buffers: SharedBuffers, spec: TrainerSp
     from ..kernels.codec import codec
     from .data import TextData
     from .inner_loop import InnerLoop, choose_device
+    from .inner_state import InnerStates
     from .session import Session
 
     torch.set_num_threads(spec.num_threads)
@@ -112,8 +116,10 @@ def run_trainer(channel: TrainerChannel, buffers: SharedBuffers, spec: TrainerSp
     grid = ChunkGrid(loop.layout.num_elements, spec.chunk_elements, codec(spec.codec))
     require_geometry(buffers, grid)
     reducer = ChannelReducer(channel, buffers, grid, nan_round=spec.nan_round)
-    store = CheckpointStore(folder, "inner", on_warning=lambda text: reducer.report(Warned(text=text)))
-    session = Session(loop, reducer, store, spec.save_interval_s)
+    on_warning = lambda text: reducer.report(Warned(text=text))  # noqa: E731
+    store = CheckpointStore(folder, "inner", on_warning=on_warning)
+    states = InnerStates(folder / INNER_STATES, on_warning) if spec.shows_inner_state else None
+    session = Session(loop, reducer, store, spec.save_interval_s, inner_states=states)
     checkpoint = load_inner(store, grid.num_elements)
     if checkpoint is not None:
         session.restore(checkpoint)

@@ -27,7 +27,7 @@ def summary_lines(spec: RunSpec) -> list[str]:
     genesis, model = spec.genesis, spec.training.model
     num_parameters = spec.layout.num_elements
     bytes_per_value = _FLOAT32_BYTES if genesis.exchange.codec == "float32" else 1.01
-    traffic_bytes = (2 + genesis.trust.audited_share) * num_parameters * bytes_per_value
+    traffic_bytes = (2 + genesis.trust.audited_share + 4 * genesis.trust.spot_checks) * num_parameters * bytes_per_value
     last = genesis.stop.num_rounds
     return [
         f"run      {genesis.name} ({genesis.run_id[:8]}…), signed by …{spec.signer[-5:]}",
@@ -68,6 +68,9 @@ def join(
     name: Annotated[str | None, typer.Option("--name", help="Name that others see.", show_default=False)] = None,
     host: Annotated[str | None, typer.Option("--host", help="Address to listen on.", show_default="all")] = None,
     port: Annotated[int | None, typer.Option("--port", help="Port for other peers.", show_default="a free one")] = None,
+    direct_port: Annotated[
+        str | None, typer.Option("--direct-port", help="TCP port for bulk data; off: libp2p only.", show_default="auto")
+    ] = None,
     announce: Annotated[
         list[str] | None, typer.Option("--announce", help="Address that others reach this node at, repeatable.")
     ] = None,
@@ -79,6 +82,8 @@ def join(
         typer.Option("--behind-router/--not-behind-router", help="Go through relays.", show_default="measured"),
     ] = None,
     seed: Annotated[list[str] | None, typer.Option("--seed", help="Further address to try, repeatable.")] = None,
+    max_upload: Annotated[float | None, typer.Option("--max-upload", help="Mbit/s.", show_default="no cap")] = None,
+    max_download: Annotated[float | None, typer.Option("--max-download", help="Mbit/s.", show_default="no cap")] = None,
     device: Annotated[str | None, typer.Option("--device", help="auto, cpu, cuda or cuda:N.")] = None,
     threads: Annotated[int | None, typer.Option("--threads", help="CPU threads.", show_default="all")] = None,
     dashboard_host: Annotated[str | None, typer.Option("--dashboard-host", show_default="localhost")] = None,
@@ -94,10 +99,13 @@ def join(
         "name": name,
         "listen_host": host,
         "listen_port": port,
+        "direct_port": direct_port,
         "announce": announce,
         "quic": quic,
         "behind_router": behind_router,
         "seeds": seed,
+        "max_upload_mbit_s": max_upload,
+        "max_download_mbit_s": max_download,
         "device": device,
         "num_threads": threads,
         "dashboard_host": dashboard_host,

@@ -16,14 +16,25 @@ from .options import AsJson, Config, Folder, command_app, print_json, settings_f
 
 app = command_app()
 
-POINTS = ("exchange.excluded", "exchange.left_out", "peer.rejected")
+POINTS = (
+    "exchange.excluded",
+    "exchange.left_out",
+    "peer.rejected",
+    "peer.proven",
+    "spot.suspected",
+    "spot.hidden",
+    "spot.unconfirmed",
+    "swap.refused",
+)
 Limit = Annotated[int, typer.Option(min=1, max=100_000, help="How many of the newest entries.")]
 
 
 def entry_of(event: dict[str, Any]) -> dict[str, Any]:
     """One line of the ledger from an event of the journal."""
     data: dict[str, Any] = event["data"] or {}
-    why = data.get("why") or data.get("detail") or ""
+    why = data.get("why") or data.get("detail") or data.get("kind") or ""
+    if by := data.get("by"):
+        why = f"says …{short_id(by)}"
     measured = {key: data.get(key) for key in ("value", "limit")}
     about = {"round": event["round"], "peer": data.get("peer", ""), "rule": data.get("rule", event["point"])}
     return {"unix_s": event["unix_s"], **about, **measured, "why": why}
@@ -32,8 +43,9 @@ def entry_of(event: dict[str, Any]) -> dict[str, Any]:
 def line_of(entry: dict[str, Any]) -> str:
     """An entry for people."""
     text = f"round {entry['round']}: …{short_id(entry['peer'])}: {entry['rule']}"
-    if entry["value"] is not None:
-        return f"{text} ({entry['value']:g}, limit {entry['limit']:g})"
+    if entry["value"] is not None and entry["limit"] is not None:
+        said = f", {entry['why']}" if entry["why"].startswith("says ") else ""
+        return f"{text} ({entry['value']:g}, limit {entry['limit']:g}{said})"
     return f"{text} ({entry['why']})" if entry["why"] and entry["why"] != entry["rule"] else text
 
 

@@ -10,6 +10,7 @@ import typer
 
 from ..endpoint import NodeStopped, ask
 from ..figures import bytes_text, count_text, short_hash, short_id
+from ..group_view import group_text
 from ..reasons import EXIT_STOPPED
 from ..settings import NodeSettings
 from .options import AsJson, Config, Folder, bold, command_app, print_json, settings_for
@@ -55,6 +56,8 @@ def _figures(snapshot: dict[str, Any]) -> list[tuple[str, str]]:
         ("round", f"{_round_text(snapshot['round'])}, {present} of {len(peers)} peers here"),
         ("counted", f"{given['num_counted']} rounds, {count_text(given['tokens'])} tokens"),
     ]
+    if text := group_text(snapshot.get("group", {})):
+        rows.insert(3, ("group", text))
     if training["loss"] is not None:
         rows.append(("loss", _loss_text(training)))
     if exchange["sent_bytes"] is not None:
@@ -62,10 +65,23 @@ def _figures(snapshot: dict[str, Any]) -> list[tuple[str, str]]:
         rows.append(("exchange", f"{sent} sent, {full} at 32 bits"))
     if reach := _reach_text(snapshot["network"]):
         rows.append(("reachable", reach))
-    if agreement["state_hash"]:
+    if paths := _paths_text(snapshot["network"]):
+        rows.append(("bulk data", paths))
+    if agreement.get("is_exempt"):
+        rows.append(("state", _gossip_text(agreement)))
+    elif agreement["state_hash"]:
         same = f"same on {agreement['num_same']} of {agreement['num_known']} peers"
         rows.append(("state", f"{short_hash(agreement['state_hash'])}, {same}"))
     return rows
+
+
+def _gossip_text(agreement: dict[str, Any]) -> str:
+    """Of a gossip run, where every peer has weights of its own."""
+    text = f"{short_hash(agreement['state_hash'])}, this node's own: gossip runs have no common state"
+    if agreement["spread"] is None:
+        return text
+    partner, number = short_id(agreement["partner"]), agreement["spread_round"]
+    return f"{text}; {100 * agreement['spread']:.2g} % from …{partner} in round {number}"
 
 
 def _reach_text(network: dict[str, Any]) -> str:
@@ -76,6 +92,13 @@ def _reach_text(network: dict[str, Any]) -> str:
     answer = "yes" if network["is_reachable"] else f"no{through}"
     fix = f". {network['reachability_fix']}" if network["reachability_fix"] else ""
     return f"{answer} — {network['reachability']}{fix}"
+
+
+def _paths_text(network: dict[str, Any]) -> str:
+    """To how many peers bulk data go which way; empty while nobody is connected."""
+    ways = {"direct": "over encrypted TCP", "libp2p": "over libp2p", "relay_only": "not at all: through a relay only"}
+    counts = {way: network[f"num_{way}"] for way in ways}
+    return ", ".join(f"{counts[way]} {ways[way]}" for way in ways if counts[way])
 
 
 def _round_text(round_info: dict[str, Any]) -> str:

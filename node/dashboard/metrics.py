@@ -25,6 +25,11 @@ def _gauges(now: Snapshot) -> Iterable[tuple[str, str, float | None]]:
     yield "atoll_codec_error_ratio", "RMS quantisation error of the last exchange.", now.exchange.codec_error
     yield "atoll_exchange_seconds", "Duration of the last exchange.", now.exchange.seconds
     yield "atoll_state_agrees", "1 if all known state hashes agree.", _flag(now.agreement.agrees)
+    yield (
+        "atoll_spread_ratio",
+        "Gossip: distance from the last partner, relative.",
+        now.agreement.spread,
+    )
     yield "atoll_checkpoint_round", "Round of the last checkpoint.", now.checkpoint.round
     yield "atoll_alerts", "Alerts that stand.", len(now.alerts)
 

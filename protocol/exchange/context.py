@@ -13,6 +13,7 @@ from ..chunks import ChunkGrid, Contribution
 from ..identity import PeerId
 from ..offload import off_loop
 from ..payload import pieces, read_payload
+from ..recent import Recent
 from ..record import Plan, SpanResult
 from ..results import ResultBuffer
 from ..spec import LimitsConfig, TrustConfig
@@ -35,6 +36,8 @@ class ExchangeHost:
     settings: ExchangeSettings
     is_alive: Callable[[PeerId], bool]
     """Whether a member is still heard from; owners do not wait for the others."""
+    recent: Recent
+    """What this node has reduced in the last rounds: what is sent again is a copy."""
 
 
 @dataclass(frozen=True)
@@ -52,10 +55,15 @@ class Attempt:
     """Signs a result of ours and notes it on disk first. Blocking; raises `AlreadySigned`, or OSError."""
     on_event: Callable[[ExchangeEvent], None]
     """Called in the event loop, in order."""
+    receivers: frozenset[PeerId] | None = None
+    """Who gets the means of others' spans; None: everybody. The others only hear what their owners have signed."""
 
     @cached_property
     def plan_id(self) -> str:
         return self.plan.content_id()
+
+    def gives_means_to(self, peer: PeerId) -> bool:
+        return self.receivers is None or peer in self.receivers
 
 
 @dataclass

@@ -77,6 +77,7 @@ class Exchange:
 
     def __init__(self, host: ExchangeHost, inbox: SpanInbox, attempt: Attempt) -> None:
         check_plan(attempt.plan, host.grid)
+        host.recent.begin(attempt.plan)
         if not _is_counted_on(attempt, host.me):
             attempt = replace(attempt, contribution=None)
         self._context = ExchangeContext(host, attempt)
@@ -169,6 +170,9 @@ def check_plan(plan: Plan, grid: ChunkGrid) -> None:
 
 
 def _is_counted_on(attempt: Attempt, me: PeerId) -> bool:
-    """Whether the plan counts on exactly the contribution that we have."""
-    mine = None if attempt.contribution is None else attempt.contribution.commitment
-    return any(member.peer == me and member.commitment == mine for member in attempt.plan.members)
+    """Whether the plan counts on exactly the contribution that we have, and quotes what others may check of it."""
+    mine = attempt.contribution
+    if mine is None:
+        return False
+    said = (mine.commitment, mine.num_inner_steps, mine.inner_state)
+    return said in ((m.commitment, m.num_inner_steps, m.inner_state) for m in attempt.plan.members if m.peer == me)

@@ -3,7 +3,7 @@
 Chunks arrive in order per member and are reduced in order. A member that fails before its last chunk is excluded from
 the *whole* span: the generation goes up, everything reduced so far is void, and reduction starts again from what the
 owner has kept, so that all chunks of a span are over the same members (S5). A member whose last chunk has arrived can
-not fail the span any more.
+not fail the span any more; what it has sent may still turn out to be unfit, until the span is complete.
 """
 
 from __future__ import annotations
@@ -77,8 +77,12 @@ class SpanLedger:
         self.num_received[member] += 1
 
     def exclude(self, member: int, rule: str) -> bool:
-        """Take a member out; True if that changed anything. Whoever has delivered stays in."""
-        if member in self.excluded or self.is_delivered(member):
+        """Take a member out that fails; True if that changed anything. Whoever has delivered stays in."""
+        return not self.is_delivered(member) and self.refuse(member, rule)
+
+    def refuse(self, member: int, rule: str) -> bool:
+        """Take a member out for what it has sent; True if that changed anything. Nobody leaves a complete span."""
+        if member in self.excluded or self.is_complete:
             return False
         self.excluded[member] = rule
         self.generation += 1

@@ -31,7 +31,10 @@ class SpanMember:
         self._num_resets = 0
 
     async def run(self) -> SpanResult | SpanLost | None:
-        """The span's result once it is durable here; `SpanLost` if the owner fails; None if it excluded this node."""
+        """The span's result once it is durable here; `SpanLost` if the owner fails; None if it excluded this node.
+
+        None as well where this node is no receiver of means.
+        """
         try:
             stream = await self._host.transport.open(self._owner, wire.PROTOCOL)
         except PeerUnreachable as error:
@@ -44,10 +47,15 @@ class SpanMember:
             return self._lose(f"{error.rule} {error.detail}".strip(), error.rule)
         finally:
             await stream.close()
-        if result is not None:
-            await self._context.hold(self.span, result)
-            self._attempt.on_event(SpanHeld(self.span, result))
+        if result is None or not self._is_for_us:
+            return None
+        await self._context.hold(self.span, result)
+        self._attempt.on_event(SpanHeld(self.span, result))
         return result
+
+    @property
+    def _is_for_us(self) -> bool:
+        return self._attempt.gives_means_to(self._host.me)
 
     def _lose(self, why: str, rule: str | None = None) -> SpanLost:
         lost = SpanLost(self.span, self._owner, why[: wire.MAX_REASON_BYTES], rule)
@@ -126,9 +134,9 @@ class SpanMember:
 
     async def _accept(self, stream: ByteStream, text: bytes) -> SpanResult:
         result = self._parse(text)
-        if len(self._leaves) != len(self._chunks):
+        if self._is_for_us and len(self._leaves) != len(self._chunks):
             raise RemoteProtocolError(self._owner, "final frame before the last chunk")
-        if result.digest != Tree(self._leaves).root.digest:
+        if self._is_for_us and result.digest != Tree(self._leaves).root.digest:
             raise RemoteProtocolError(self._owner, "mean does not match its digest")
         await self._context.write(stream, wire.ACKNOWLEDGED)
         return result

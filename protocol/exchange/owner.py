@@ -16,11 +16,13 @@ import numpy as np
 
 from ...kernels.aggregation import LeftOut
 from ...kernels.codec import Bytes, Float32Array, InvalidEncoding
-from ..admission import refusals
+from ..admission import Refusal, refusals
 from ..aggregation import reduce_chunk
 from ..chunks import chunk_digest, leaf_of, span_chunks
 from ..commitments import Leaf, Root, Tree, narrow, verify
 from ..evidence import Part
+from ..identity import PeerId
+from ..recent import Sample
 from ..record import SpanResult
 from ..result_signer import AlreadySigned
 from ..transport import MAX_FRAME_BYTES, Buffer, ByteStream, RemoteProtocolError, StreamClosed
@@ -28,6 +30,7 @@ from ..wakeup import Signal
 from ..weights import weights
 from . import wire
 from .context import ExchangeContext
+from .copies import SpanSamples
 from .events import FirstChunkReduced, MemberExcluded, MemberLeftOut, SpanHeld, SpanLost, SpanReduced
 from .ledger import SpanLedger
 
@@ -42,6 +45,8 @@ class Generation:
     leaves: list[Leaf] = field(default_factory=list[Leaf])
     left_out: list[LeftOut] = field(default_factory=list[LeftOut])
     """By chunk; members by their index in the plan."""
+    samples: list[Sample] = field(default_factory=list[Sample])
+    """Of the mean, by chunk."""
     squared_error: float = 0.0
     squared_mean: float = 0.0
 
@@ -59,6 +64,7 @@ class SpanOwner:
         self._received: list[list[Buffer]] = [[] for _ in members]
         self._proofs: dict[int, tuple[tuple[Leaf, ...], tuple[Leaf, ...]]] = {}
         """Member -> leaves of the span's chunks, and their proof."""
+        self._samples = SpanSamples(self._host.recent, self._attempt.plan, self._chunks, self._attempt.trust)
         self._contacted: set[int] = set()
         self._generation = Generation(0)
         self._result: SpanResult | None = None
@@ -71,7 +77,7 @@ class SpanOwner:
         """Reduce the span; returns when it is durable here, or lost because nobody's contribution is left."""
         timers = [asyncio.create_task(timer) for timer in (self._contact_timer(), self._delivery_timer())]
         try:
-            self._refuse()
+            self._refuse_unfit()
             self._take_own()
             while not self._ledger.is_complete:
                 if self._ledger.is_hopeless:
@@ -85,10 +91,10 @@ class SpanOwner:
     def _weigh(self, included: Sequence[bool]) -> Sequence[float]:
         return weights(self._attempt.plan, included, self._attempt.trust, self._attempt.limits)
 
-    def _refuse(self) -> None:
+    def _refuse_unfit(self) -> None:
         """Leave out whom the plan itself shows to be unfit, as every owner does."""
         for member, refusal in refusals(self._attempt.plan.members).items():
-            self._exclude(member, refusal.rule, str(refusal), value=refusal.value, limit=refusal.limit)
+            self._refuse(member, refusal)
 
     def _take_own(self) -> None:
         mine = self._index.get(self._host.me)
@@ -116,11 +122,22 @@ class SpanOwner:
         generation = self._current_generation()
         members, shares = self._ledger.members, self._ledger.weights
         datas = [self._received[member][chunk] for member in members]
+        if self._attempt.trust.copy_cosine and await self._refuse_copies(chunk, members, datas, shares):
+            return
         mean = await self._context.off_loop(self._reduce, generation, chunk, members, datas, shares)
         if self._ledger.reduce(generation.number):
             generation.means.append(mean)
             self._context.say_once(FirstChunkReduced(self._span))
             self._changed.fire()
+
+    async def _refuse_copies(self, position: int, members: list[int], datas: list[Buffer], shares: list[float]) -> bool:
+        """Whether somebody is left out because it sends what was sent before, going by the chunks up to this one."""
+        weighty = [member for member, share in zip(members, shares, strict=True) if share > 0]
+        encoded = dict(zip(members, datas, strict=True))
+        found = await self._context.off_loop(self._samples.look, position, encoded, weighty)
+        for member, refusal in found.items():
+            self._refuse(member, refusal)
+        return bool(found)
 
     def _current_generation(self) -> Generation:
         if self._generation.number != self._ledger.generation:
@@ -137,6 +154,7 @@ class SpanOwner:
         counters.reduce_s += time.perf_counter() - started_s
         generation.leaves.append(leaf_of(grid, self._chunks[chunk], reduced.encoded.data))
         generation.left_out += [each._replace(contribution=members[each.contribution]) for each in reduced.left_out]
+        generation.samples.append(self._host.recent.sampler.pick(self._chunks[chunk], reduced.values))
         self._measure_error(generation, reduced.values, reduced.encoded)
         return reduced.encoded.data
 
@@ -152,7 +170,7 @@ class SpanOwner:
         for member in sorted({left_out.contribution for left_out in self._generation.left_out}):
             each = [left_out for left_out in self._generation.left_out if left_out.contribution == member]
             worst = min(each, key=lambda left_out: left_out.value - left_out.limit)
-            peer, rule = self._attempt.plan.members[member].peer, self._attempt.trust.aggregation
+            peer, rule = self._peer(member), self._attempt.trust.aggregation
             self._attempt.on_event(MemberLeftOut(self._span, peer, rule, len(each), worst.value, worst.limit))
 
     async def _finish(self) -> SpanResult | SpanLost:
@@ -162,6 +180,7 @@ class SpanOwner:
         included = self._ledger.included
         self._report_left_out()
         result = SpanResult(plan=self._attempt.plan_id, span=self._span, included=included, digest=digest)
+        await self._remember()
         try:
             self._result = await self._context.off_loop(self._attempt.sign, result)
         except AlreadySigned as error:
@@ -173,6 +192,12 @@ class SpanOwner:
         await self._context.hold(self._span, self._result)
         self._attempt.on_event(SpanHeld(self._span, self._result))
         return self._result
+
+    async def _remember(self) -> None:
+        """Keep what this span is made of, for as long as later rounds are compared with it."""
+        if self._attempt.trust.copy_cosine:
+            done = await self._context.off_loop(self._samples.finish, self._ledger.members, self._generation.samples)
+            self._host.recent.offer(self._attempt.plan, done)
 
     def exhibit(self, chunk: int) -> list[Part | None] | None:
         """What the mean of ``chunk`` is over, per member of the plan; None if this is not known (yet)."""
@@ -198,21 +223,24 @@ class SpanOwner:
 
     # Excluding
 
-    def _exclude(
-        self,
-        member: int,
-        rule: str,
-        detail: str = "",
-        *,
-        misconduct: bool = False,
-        value: float | None = None,
-        limit: float | None = None,
-    ) -> None:
+    def _exclude(self, member: int, rule: str, detail: str = "", *, misconduct: bool = False) -> None:
         if self._ledger.exclude(member, rule):
-            self._received[member].clear()
-            peer = self._attempt.plan.members[member].peer
-            self._attempt.on_event(MemberExcluded(self._span, peer, rule, detail, misconduct, value, limit))
-            self._changed.fire()
+            self._say_excluded(member, MemberExcluded(self._span, self._peer(member), rule, detail, misconduct))
+
+    def _refuse(self, member: int, refusal: Refusal) -> None:
+        """Leave a member out for what it contributes, whether or not all of it is here."""
+        rule, detail = refusal.rule, str(refusal)
+        if self._ledger.refuse(member, f"{rule}: {detail}"):
+            measured = refusal.value, refusal.limit
+            self._say_excluded(member, MemberExcluded(self._span, self._peer(member), rule, detail, False, *measured))
+
+    def _say_excluded(self, member: int, event: MemberExcluded) -> None:
+        self._received[member].clear()
+        self._attempt.on_event(event)
+        self._changed.fire()
+
+    def _peer(self, member: int) -> PeerId:
+        return self._attempt.plan.members[member].peer
 
     async def _contact_timer(self) -> None:
         """Go on without members that open no stream: at once when they are dead, else when the time is over."""
@@ -316,13 +344,14 @@ class SpanOwner:
     async def _send_mean(self, stream: ByteStream, member: int) -> str | None:
         """Stream the mean as it grows, up to the acknowledgement. Returns why the member is refused, if it is."""
         generation, position = self._generation, 0
+        gives_mean = self._attempt.gives_means_to(stream.remote)
         while (refusal := self._refusal(member)) is None:
             current = self._current_generation()
             if current is not generation:
                 if position:
                     await self._control(stream, wire.RESET, current.number)
                 generation, position = current, 0
-            elif position < len(generation.means):
+            elif gives_mean and position < len(generation.means):
                 await self._control(stream, wire.CHUNK, position)
                 await self._context.write_payload(stream, generation.means[position])
                 position += 1

@@ -192,7 +192,7 @@ def make_plan(state: RoundState, ballot: int, now: float) -> Plan | None:
     if not owners:
         return None
     owners = without_faulty(owners, state.complaints)
-    limit = rules.genesis.limits.max_tokens_per_round
+    limit = rules.genesis.member_limits.max_tokens_per_round
     readies = [(peer, state.readies[peer]) for peer in members]
     next_roster = views.next_roster(state, now)
     admissions = views.admissions(state, next_roster, now)
@@ -213,6 +213,7 @@ def make_plan(state: RoundState, ballot: int, now: float) -> Plan | None:
                 tokens_per_s=ready.tokens_per_s,
                 squared_norm=ready.squared_norm,
                 commitment=ready.commitment,
+                inner_state=ready.inner_state,
             )
             for peer, ready in readies
         ),

@@ -87,7 +87,7 @@ def _check_place(rules: Rules, plan: Plan, sender: PeerId) -> None:
 
 def _check_members(rules: Rules, plan: Plan, sender: PeerId) -> None:
     peers = [member.peer for member in plan.members]
-    limit = rules.genesis.limits.max_tokens_per_round
+    limit = rules.genesis.member_limits.max_tokens_per_round
     _require(len(set(peers)) == len(peers), sender, "plan.members", "a member twice")
     _require(set(peers) <= set(rules.roster), sender, "plan.members", "a member outside the roster")
     _require(not set(peers) & set(rules.genesis.control.banned), sender, "plan.members", "a banned peer")

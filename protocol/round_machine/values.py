@@ -46,7 +46,7 @@ class Rules:
     parent_state: str
     """State hash after the parent commit."""
     lease_samples: int
-    """Samples leased to each roster member for this round."""
+    """Samples leased to each peer for this round."""
     num_chunks: int
     fragment: int = 0
     abstain: bool = False
@@ -101,7 +101,7 @@ class Rules:
     @property
     def next_cursor(self) -> int:
         """First sample index after this round's leases."""
-        return self.standing.data_cursor + len(self.roster) * self.lease_samples
+        return self.standing.data_cursor + len(self.roster) * self.genesis.exchange.num_seats * self.lease_samples
 
     def under(self, rules_id: str) -> Rules | None:
         """These rules with the genesis that a plan names; None if the round cannot be held under it."""

@@ -248,6 +248,7 @@ def _may_join(state: RoundState, peer: PeerId, now: float) -> bool:
     return (
         heartbeat is not None
         and is_live(state, peer, now)
+        and (heartbeat.reachable or rules.genesis.exchange.topology != "two_tier")
         and (rules.admits(peer) or heartbeat.ticket is not None)
         and heartbeat.phase in _HOLDS_STATE
         and (heartbeat.round, heartbeat.state_hash) == (rules.round - 1, rules.parent_state)
@@ -282,6 +283,10 @@ def is_as_before(before: Heartbeat, after: Heartbeat) -> bool:
 
 
 def audience(state: RoundState) -> tuple[PeerId, ...]:
-    """Everybody else whom a commit concerns: the roster, and every other peer heard of (joiners)."""
-    known = dict.fromkeys((*state.rules.roster, *state.peers))
+    """Everybody else whom a commit concerns: the roster, and every other peer heard of (joiners).
+
+    In two-tier rounds each member of the roster tells its followers.
+    """
+    is_told_by_others = state.rules.genesis.exchange.topology == "two_tier"
+    known = dict.fromkeys((*state.rules.roster, *(() if is_told_by_others else state.peers)))
     return tuple(peer for peer in known if peer != state.rules.me)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import NoReturn
+
 from ..envelope import InvalidMessage
 from ..identity import PeerId
 from ..messages import Commit, Vote
@@ -12,23 +14,26 @@ class Checks:
     """Remembers every vote that was truly given and every decision; raises `Violation`."""
 
     def __init__(self) -> None:
-        self.decided: dict[int, str] = {}
-        """Round → record id, the first time somebody decides."""
+        self.decided: dict[tuple[int, int], str] = {}
+        """Lineage and round → record id, the first time somebody decides."""
         self._said: set[tuple[PeerId, int, int, str]] = set()
         """Votes that were truly given: voter, round, ballot, record."""
-        self._papers: dict[str, tuple[PeerId, Vote]] = {}
+        self._papers: dict[str, tuple[PeerId, Vote, int]] = {}
         """Envelope → what it holds. Signatures are stubbed: an envelope counts if its vote was given."""
 
-    def paper(self, voter: PeerId, vote: Vote) -> bytes:
-        """The stub of a vote's signed envelope."""
-        raw = f"{voter} {vote.round} {vote.ballot} {vote.record}".encode()
-        self._papers[raw.hex()] = (voter, vote)
+    def paper(self, voter: PeerId, vote: Vote, lineage: int = 0) -> bytes:
+        """The stub of a vote's signed envelope, of the lineage that its voter speaks for."""
+        raw = f"{lineage} {voter} {vote.round} {vote.ballot} {vote.record}".encode()
+        self._papers[raw.hex()] = (voter, vote, lineage)
         return raw
 
-    def open_vote(self, raw: str) -> tuple[PeerId, Vote]:
-        """Voter and vote of a certificate's entry. Raises `InvalidMessage` for one that nobody gave."""
-        voter, vote = self._papers.get(raw) or _refuse()
-        if (voter, vote.round, vote.ballot, vote.record) not in self._said:
+    def open_vote(self, raw: str, lineage: int = 0) -> tuple[PeerId, Vote]:
+        """Voter and vote of a certificate's entry, as `Rules.verified_vote` has them.
+
+        Raises `InvalidMessage` for one that nobody gave, or in another lineage.
+        """
+        voter, vote, said_in = self._papers.get(raw) or _refuse()
+        if said_in != lineage or (voter, vote.round, vote.ballot, vote.record) not in self._said:
             _refuse()
         return voter, vote
 
@@ -46,14 +51,15 @@ class Checks:
     def check_decision(self, commit: Commit) -> None:
         """S1: one record per round. S2: its certificate holds only votes that were given, of more than half."""
         number, record_id = commit.record.plan.round, commit.record.content_id()
-        if self.decided.setdefault(number, record_id) != record_id:
+        lineage = commit.record.plan.lineage
+        if self.decided.setdefault((lineage, number), record_id) != record_id:
             raise Violation(f"round {number} has decided two records")
-        voters = {self.open_vote(raw)[0] for raw in commit.votes}
+        voters = {self.open_vote(raw, lineage)[0] for raw in commit.votes}
         if any((voter, number, commit.ballot, record_id) not in self._said for voter in voters):
             raise Violation(f"round {number}'s certificate holds a vote that nobody gave")
         if 2 * len(voters) < len(commit.record.plan.roster):
             raise Violation(f"round {number} was decided by {len(voters)} votes")
 
 
-def _refuse() -> tuple[PeerId, Vote]:
+def _refuse() -> NoReturn:
     raise InvalidMessage("a forged vote")

@@ -23,6 +23,10 @@ Moment: TypeAlias = Literal[
 """What a node is about to do, or has just done, when it dies (`CrashAt`)."""
 
 
+AmendedRule: TypeAlias = Literal["learning_rate", "attempt_timeout", "max_peers", "keys"]
+InRounds: TypeAlias = Annotated[int, Field(ge=0, le=16)]
+
+
 class Timed(Frozen):
     """A fault begins at ``at_s`` and ends ``for_s`` later."""
 
@@ -141,6 +145,63 @@ class DialOutOnly(Timed):
     peer: Number
 
 
+class Amend(Timed):
+    """Operators sign a change at a peer's node, in force ``in_rounds`` rounds later. It stays."""
+
+    kind: Literal["amend"] = "amend"
+    peer: Number
+    change: AmendedRule = "learning_rate"
+    in_rounds: InRounds = 1
+
+
+class Forge(Timed):
+    """Who must not sign an amendment (any more) signs one: a former operator, or one operator alone."""
+
+    kind: Literal["forge"] = "forge"
+    peer: Number
+
+
+class PauseRun(Timed):
+    """Operators pause the run at a peer's node, and resume it ``for_s`` later."""
+
+    kind: Literal["pause_run"] = "pause_run"
+    peer: Number
+    in_rounds: InRounds = 1
+
+
+class BanPeer(Timed):
+    """Operators ban ``banned`` at a peer's node, and lift the ban ``for_s`` later."""
+
+    kind: Literal["ban_peer"] = "ban_peer"
+    peer: Number
+    banned: Number
+    in_rounds: InRounds = 1
+
+
+class RollBack(Timed):
+    """Operators let the run go on from ``num_rounds`` before a peer's state, in a new lineage."""
+
+    kind: Literal["roll_back"] = "roll_back"
+    peer: Number
+    num_rounds: Annotated[int, Field(ge=1, le=8)] = 1
+
+
+class DeafToRules(Timed):
+    """Amendments do not get through to some peers."""
+
+    kind: Literal["deaf_to_rules"] = "deaf_to_rules"
+    peers: tuple[Number, ...]
+
+
+class Accuse(Timed):
+    """``finder`` gets true evidence against ``peer``: of a lie, or of two signed results. It stays."""
+
+    kind: Literal["accuse"] = "accuse"
+    peer: Number
+    finder: Number
+    is_lie: bool = False
+
+
 Fault: TypeAlias = Annotated[
     Crash
     | CrashAt
@@ -155,12 +216,27 @@ Fault: TypeAlias = Annotated[
     | Join
     | Leave
     | ClockJump
-    | DialOutOnly,
+    | DialOutOnly
+    | Amend
+    | Forge
+    | PauseRun
+    | BanPeer
+    | RollBack
+    | DeafToRules
+    | Accuse,
     Field(discriminator="kind"),
 ]
 
 Probe: TypeAlias = Literal["progress", "dead_leader", "dead_peer", "all_ready", "straggler", "joiner", "minority"]
 """What is tried in the calm after the storm; each stands for a liveness property (`properties.PROBES`)."""
+
+
+class Invited(Frozen):
+    """What a joiner holds: an invite by its number, for an owner by his. Two joiners may hold the same one."""
+
+    owner: Number
+    invite: Number
+    until_round: Annotated[int, Field(ge=1, le=10**6)] = 10**6
 
 
 class FaultSchedule(Frozen):
@@ -172,6 +248,11 @@ class FaultSchedule(Frozen):
     num_joiners: Annotated[int, Field(ge=0, le=4)] = 0
     fault_tolerance: Annotated[int, Field(ge=0, le=8)] | None = None
     """As in the spec; None: a fifth of the roster."""
+    invites: Annotated[tuple[Invited, ...], Field(max_length=4)] = ()
+    """Of the joiners, in their order. None: all are listed."""
+    max_per_owner: Annotated[int, Field(ge=1, le=4)] = 1
+    delegates: Annotated[tuple[Number, ...], Field(max_length=5)] = ()
+    """Founders, most of whom together may reset the run once its quorum is lost."""
     faults: tuple[Fault, ...] = ()
     probes: tuple[Probe, ...] = ("progress",)
 
@@ -203,5 +284,11 @@ def named_peers(fault: Fault) -> frozenset[int]:
             return frozenset((*fault.senders, *fault.receivers))
         case CrashAt() | DeafAt() | BadNetwork():
             return frozenset()
+        case DeafToRules():
+            return frozenset(fault.peers)
+        case BanPeer():
+            return frozenset((fault.peer, fault.banned))
+        case Accuse():
+            return frozenset((fault.peer, fault.finder))
         case _:
             return frozenset((fault.peer,))

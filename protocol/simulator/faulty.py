@@ -4,16 +4,23 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from typing import Any
 
 from .. import outcomes, sealing, votes
 from ..identity import PeerId
 from ..messages import Commit
-from ..round_machine import Action, Event, GiveUp, Received, Rules
-from ..spec import Genesis, TimingConfig
+from ..round_machine import Action, Event, GiveUp, PeerView, Received, Rules, Tick
+from .charter import Charter
+from .courts import Courts
+from .doors import Doors
 from .faults import FaultSchedule
-from .nodes import Disk, Node, world_genesis
+from .guarded import GuardedMail
+from .mail import Mail
+from .nodes import Disk, Node, people
+from .remembering import Remembering
 from .samples import NOTHING, Offer, Trainer
+from .statutes import Statutes
 from .world import World
 
 CALM_LATENCY_S = (0.01, 0.1)
@@ -22,17 +29,6 @@ TRAINING_S = (0.5, 2.5)
 _RETRY_S = 1.0
 _LOOK_AGAIN_S = 0.1
 _KEPT_VOTES = 16
-
-TIMING = TimingConfig(
-    heartbeat_interval_s=1,
-    heartbeat_timeout_s=4,
-    drop_after_s=16,
-    ready_grace_s=5,
-    progress_timeout_s=3,
-    attempt_timeout_s=10,
-    quorum_timeout_s=60,
-)
-"""Short, so that a storm of a minute can break everything."""
 
 
 @dataclass
@@ -46,22 +42,22 @@ class Ears:
     )
     """Node, commit, and whether it counts for the node by the node's own judgement."""
     start: list[Callable[[Node], None]] = field(default_factory=list[Callable[[Node], None]])
-
-
-def genesis_of(schedule: FaultSchedule) -> Genesis:
-    """The run of a schedule: its founders are the roster, its joiners are allowed."""
-    genesis = world_genesis(schedule.num_peers)
-    membership = genesis.membership.model_copy(update={"fault_tolerance": schedule.fault_tolerance})
-    return genesis.model_copy(update={"timing": TIMING, "membership": membership})
+    event: list[Callable[[Node, Event], None]] = field(default_factory=list[Callable[[Node, Event], None]])
+    """Before a node's machine gets an event."""
+    lineage: list[Callable[[Node], None]] = field(default_factory=list[Callable[[Node], None]])
+    """A node leaves its lineage for the one that its rules name now."""
 
 
 class FaultySwarm(World):
     """Nodes with trainers on a network that can be cut, and whatever else faults need. `Injector` drives it."""
 
     def __init__(self, schedule: FaultSchedule) -> None:
-        genesis = genesis_of(schedule)
-        founders = genesis.membership.roster
-        self.people: tuple[PeerId, ...] = (*founders, *genesis.membership.allowed[: schedule.num_joiners])
+        self.schedule, self.charter = schedule, Charter(schedule)
+        genesis = self.charter.genesis
+        self.people = tuple(people(schedule.num_peers + schedule.num_joiners))
+        self.statutes, self.doors = Statutes(self, self.charter), Doors(self)
+        self.courts, self.remembering = Courts(self), Remembering(self)
+        self.remembering.unsure.update(dict.fromkeys(genesis.membership.roster, 1))
         self.ears = Ears()
         self.offers: dict[str, Offer] = {}
         """Every contribution that was ever offered, by commitment."""
@@ -80,14 +76,23 @@ class FaultySwarm(World):
         """When a peer said last that it leaves."""
         self.lost_disks: set[PeerId] = set()
         """Peers whose folder is gone; the next start finds it empty."""
-        super().__init__(genesis, seed=schedule.seed, latency_s=CALM_LATENCY_S, rules_type=self._rules)  # pyright: ignore[reportArgumentType]
+        super().__init__(genesis, seed=schedule.seed, latency_s=CALM_LATENCY_S)
         self.on_action, self.on_begin = self._tell_action, self._begin_training
         for node in self.nodes.values():
             self._begin_training(node)
 
+    def _make_mail(self) -> Mail:
+        return GuardedMail(self)
+
     def feed(self, node: Node, event: Event) -> None:
         self.handled = event
+        if node.is_running:
+            for ear in self.ears.event:
+                ear(node, event)
         super().feed(node, event)
+        if isinstance(event, Tick) and node.is_running:
+            self.statutes.tick(node)
+            self.remembering.ask(node)
 
     # --- messages -----------------------------------------------------------------------------------------------------
 
@@ -115,6 +120,9 @@ class FaultySwarm(World):
         self.trainers[peer].restart()
         for ear in self.ears.start:
             ear(node)
+        self.doors.start(node)
+        self.statutes.start(node)
+        self.remembering.start(node, node.num_starts + 1)
         super().start(peer)
 
     def restart_empty(self, peer: PeerId) -> None:
@@ -127,27 +135,74 @@ class FaultySwarm(World):
         node = self.nodes[peer]
         if node.is_up:
             return
-        node.disk = Disk(commits=list(donor.disk.commits))
+        node.disk = Disk(commits=list(donor.disk.commits), rules=donor.disk.rules)
+        node.progress["num_amendments"] = len(self.statutes.rules_of(node).amendments)
         self.lost_disks.discard(peer)
         self.trainers[peer].checkpoint = None
-        roster = node.disk.commits[-1].record.plan.next_roster if node.disk.commits else self.genesis.membership.roster
+        roster = self.statutes.facts_of(node)["standing"].roster
         self.abstentions[peer] = votes.abstention_at_open(node.round, len(roster), is_member=peer in roster)
+        if peer in roster and node.round == 1:
+            self.remembering.unsure[peer] = node.num_starts + 1
         self.start(peer)
 
     def enter(self, peer: PeerId) -> None:
-        """A joiner appears."""
+        """A joiner appears, with its invite if the run takes them."""
         self.nodes[peer] = Node(peer)
+        place = self.people.index(peer) - self.schedule.num_peers
+        if 0 <= place < len(self.schedule.invites):
+            self.doors.invitations[peer] = self.charter.invitation(self.schedule.invites[place])
         self.restart_empty(peer)
         self.heartbeats.begin(peer, len(self.nodes))
 
-    def _rules(self, **facts: Any) -> Rules:
-        rules = Rules(**facts)
-        acceptors = self.nodes[rules.me].disk.acceptors
-        return replace(rules, abstain=votes.is_forgotten(rules.round, acceptors, self.abstentions.get(rules.me)))
+    def _facts_of(self, node: Node) -> dict[str, Any]:
+        facts, peer = super()._facts_of(node) | self.statutes.facts_of(node), node.peer
+        is_forgotten = votes.is_forgotten(node.round, node.disk.acceptors, self.abstentions.get(peer))
+        is_settled = self.statutes.rules_of(node).is_settled(node.round)
+        return facts | {
+            "abstain": is_forgotten or is_settled or peer in self.remembering.unsure,
+            "open_vote": partial(self.checks.open_vote, lineage=facts["genesis"].lineage),
+            "began_unix_s": self.now + self.wall_offset_s.get(peer, 0.0),
+            "proven": frozenset(node.disk.proofs),
+        }
+
+    def recollect(self, node: Node, *, has_forgotten: bool) -> None:
+        """It is known now, as far as it can be, whether a founder has spoken before (`votes.VoteStore.recollect`)."""
+        peer, state = node.peer, node.state
+        if peer not in self.remembering.unsure or state is None:
+            return  # a commit has told meanwhile
+        del self.remembering.unsure[peer]
+        if has_forgotten:
+            self.abstentions[peer] = votes.abstention_after_loss(1, len(state.rules.roster))
+        elif not self.statutes.rules_of(node).is_settled(node.round):
+            node.state = replace(state, rules=replace(state.rules, abstain=False))
+
+    # --- rules --------------------------------------------------------------------------------------------------------
+
+    def cancel_attempt(self, node: Node) -> None:
+        """Stop the exchange that goes on at a node, if any."""
+        if node.state is not None and node.state.attempt is not None:
+            self._exchanges.cancel(node, node.state.attempt.plan_id)
+
+    def begin_round(self, node: Node, peers: dict[PeerId, PeerView]) -> None:
+        """Begin the node's round anew, under the rules that it knows now; what was offered in it is offered again."""
+        if not node.is_up:
+            return
+        self._begin(node, peers)
+        pending = self.trainers[node.peer].pending
+        if pending is not None and node.is_up and node.round == pending.round:
+            self.contribute(node.peer, tokens=max(1, len(pending.samples)))
+
+    def leave_lineage(self, node: Node) -> None:
+        """What was being trained belongs to another state."""
+        for ear in self.ears.lineage:
+            ear(node)
+        self.trainers[node.peer].restart()
+        self.trainers[node.peer].checkpoint = None
 
     # --- training -----------------------------------------------------------------------------------------------------
 
     def _begin_training(self, node: Node) -> None:
+        self.doors.begin(node)
         trainer = self.trainers[node.peer]
         if node.state is not None and (trainer.position is None or trainer.position.round != node.round):
             trainer.begin(node.state.rules, trainer.missed)
@@ -201,8 +256,10 @@ class FaultySwarm(World):
 
     def _apply(self, node: Node, commit: Commit) -> None:
         trainer, number = self.trainers[node.peer], commit.record.plan.round
+        if node.state is None or node.state.decided is not commit:
+            return  # its lineage has been left while its bytes were on their way
         if votes.is_alive_in(commit, node.peer, node.num_starts):
-            self.abstentions[node.peer] = None
+            self._end_abstention(node.peer, number)
         outcome = outcomes.committed(commit, "", node.peer)
         for ear in self.ears.decision:
             ear(node, commit, outcome.counted)
@@ -211,3 +268,10 @@ class FaultySwarm(World):
         trainer.missed = NOTHING
         for past in [past for past in node.disk.acceptors if past <= number - _KEPT_VOTES]:
             del node.disk.acceptors[past]
+
+    def _end_abstention(self, peer: PeerId, number: int) -> None:
+        """As `votes.VoteStore.end_abstention`: a commit holds work of this life."""
+        abstention = self.abstentions.get(peer)
+        if peer in self.remembering.unsure or (abstention is not None and abstention.until_counted):
+            self.remembering.unsure.pop(peer, None)
+            self.abstentions[peer] = votes.Abstention(number, until_counted=False)

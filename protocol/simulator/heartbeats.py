@@ -28,6 +28,10 @@ class Heartbeats:
         self._world.at(first_s, self._beat, peer)
         self._world.at(first_s, self._tick, peer)
 
+    def say_to(self, node: Node, peer: PeerId) -> None:
+        """A heartbeat to one peer, out of turn."""
+        self._world.mail.post(node, (peer,), _heartbeat_of(node))
+
     def _beat(self, peer: PeerId) -> None:
         world = self._world
         node = world.nodes[peer]
@@ -45,12 +49,13 @@ class Heartbeats:
             if world.passes(sender, receiver, body) and network.delivers(sender, receiver):
                 arriving.setdefault(network.path_latency_s(sender, receiver), []).append(receiver)
         jitter_s = world.random.uniform(*network.model.latency_s)
+        raw = world.mail.envelope(world.nodes[sender])
         for latency_s, receivers in arriving.items():
-            world.at(world.now + latency_s + jitter_s, self._hear, receivers, sender, body)
+            world.at(world.now + latency_s + jitter_s, self._hear, receivers, sender, body, raw)
 
-    def _hear(self, receivers: list[PeerId], sender: PeerId, body: Heartbeat) -> None:
+    def _hear(self, receivers: list[PeerId], sender: PeerId, body: Heartbeat, raw: bytes) -> None:
         world = self._world
-        now, nodes = world.now, world.nodes
+        now, nodes, lets_in = world.now, world.nodes, world.mail.lets_in
         for receiver in receivers:
             node = nodes[receiver]
             state = node.state
@@ -58,10 +63,12 @@ class Heartbeats:
                 continue
             view = node.heard.get(sender) or state.peers.get(sender)
             here = now + node.clock_offset_s
+            if not (node.is_asleep or lets_in(node, sender, body, raw)):
+                continue
             if not node.is_asleep and view is not None and is_routine(state, view, body, here):
                 node.heard[sender] = PeerView(here, body)
             else:
-                world.feed(node, Received(sender, body, b""))
+                world.feed(node, Received(sender, body, raw))
 
     def _tick(self, peer: PeerId) -> None:
         world = self._world

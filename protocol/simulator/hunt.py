@@ -18,6 +18,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from ..round_machine import IllegalTransition
+from .charter import Divided
 from .faults import FaultSchedule
 from .faulty import FaultySwarm
 from .injector import Injector
@@ -55,11 +56,13 @@ def run_schedule(schedule: FaultSchedule) -> Outcome:
         _run(swarm, schedule)
     except PropertyViolated as error:
         violated, detail = error.name, str(error)
+    except Divided as error:
+        violated, detail = "S7", str(error)
     except Violation as error:
         violated, detail = "S1/S2", str(error)
     except IllegalTransition as error:
         violated, detail = "machine", str(error)
-    return Outcome(schedule, violated, detail, len(checks.commits), swarm.now)
+    return Outcome(schedule, violated, detail, checks.num_rounds, swarm.now)
 
 
 def _run(swarm: FaultySwarm, schedule: FaultSchedule) -> None:
@@ -67,9 +70,9 @@ def _run(swarm: FaultySwarm, schedule: FaultSchedule) -> None:
     swarm.run(schedule.storm_s)
     injector.heal()
     probes = LivenessProbes(swarm)
-    probes.settle()
-    for probe in schedule.probes:
-        probes.run(probe)
+    if probes.settle():
+        for probe in schedule.probes:
+            probes.run(probe)
 
 
 def shrunk(outcome: Outcome, max_runs: int = 200) -> Outcome:

@@ -12,24 +12,32 @@ from ..identity import PeerId
 from ..messages import Commit, PlanMessage, Promise, Proposal, Ready, SpanDone, Vote
 from ..round_machine import Action, Persist, Send, StartExchange
 from .faults import (
+    Accuse,
+    Amend,
     BadNetwork,
+    BanPeer,
     ClockJump,
     Crash,
     CrashAt,
     CutOneWay,
     DeafAt,
+    DeafToRules,
     DialOutOnly,
     Fault,
+    Forge,
     Join,
     Leave,
     LoseDisk,
     Moment,
     Partition,
+    PauseRun,
     RestoreState,
+    RollBack,
     Sleep,
     SlowPeer,
 )
 from .faulty import CALM_LATENCY_S, FaultySwarm
+from .government import Government
 from .network import Link
 from .nodes import Node
 
@@ -64,6 +72,7 @@ class Injector:
         self._cuts: list[frozenset[tuple[PeerId, PeerId]]] = []
         self._weather: list[BadNetwork] = []
         self._is_over = False
+        self._government = Government(swarm)
         for fault in faults:
             swarm.at(fault.at_s, self._strike, fault)
 
@@ -78,6 +87,7 @@ class Injector:
         for peer in list(swarm.nodes):
             swarm.set_link(peer, Link())
             self._revive(peer)
+        self._government.heal()
 
     def _strike(self, fault: Fault) -> None:
         if self._is_over:
@@ -102,6 +112,8 @@ class Injector:
                 return self._lie_in_wait(fault)
             case DeafAt():
                 return self._deafen(fault)
+            case Amend() | Forge() | PauseRun() | BanPeer() | RollBack() | DeafToRules() | Accuse():
+                return self._government.begin(fault)
             case Join():
                 return None if people[fault.peer] in swarm.nodes else swarm.enter(people[fault.peer])
             case _:

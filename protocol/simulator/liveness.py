@@ -30,6 +30,8 @@ class LivenessProbes:
             + timing.attempt_timeout_s
         )
         """Until everybody is level and has one round more: deadline, staggered takeovers, one repair."""
+        self.learn_s = 10 * timing.heartbeat_interval_s
+        """Until everybody has heard of all amendments."""
         self.repair_s = timing.attempt_timeout_s + 2 * timing.heartbeat_timeout_s + timing.progress_timeout_s
         """One death: its detection, the lost attempt, the repair."""
         self.at_once_s = 2.0 + 0.05 * num_peers
@@ -52,31 +54,61 @@ class LivenessProbes:
     def _up(self) -> list[Node]:
         return [node for node in self._swarm.nodes.values() if node.is_up]
 
+    def _place(self, node: Node) -> tuple[int, int]:
+        """Lineage, and rounds that are applied."""
+        return self._swarm.statutes.lineage_of(node), len(node.disk.commits)
+
+    def _head(self) -> Node:
+        """Who is furthest, in the newest lineage."""
+        return max(self._up, key=self._place)
+
     def _newest(self) -> int:
-        return max(len(node.disk.commits) for node in self._swarm.nodes.values())
+        return self._place(self._head())[1]
 
     def _have(self, peers: Collection[PeerId], num_rounds: int) -> bool:
-        return all(len(self._swarm.nodes[peer].disk.commits) >= num_rounds for peer in peers)
+        target = (self._swarm.charter.rules.lineage, num_rounds)
+        return all(self._place(self._swarm.nodes[peer]) >= target for peer in peers)
 
     def _roster(self) -> tuple[PeerId, ...]:
-        node = max(self._up, key=lambda node: node.round)
-        return node.state.rules.roster if node.state is not None else ()
+        state = self._head().state
+        return state.rules.roster if state is not None else ()
+
+    def _everybody(self) -> list[PeerId]:
+        """All nodes that the run admits; who is shut out hears nothing any more."""
+        head = self._head()
+        if head.state is None:
+            return list(self._swarm.nodes)
+        genesis, standing = self._swarm.charter.rules.at(head.round), head.state.rules.standing
+        return [peer for peer in self._swarm.nodes if standing.admits(genesis, peer)]
 
     def _is_possible(self, peers: Collection[PeerId]) -> bool:
-        """Whether ``peers`` that may vote are a quorum of the newest round."""
-        states = [node.state for node in self._up if node.peer in peers and node.round == self._newest() + 1]
+        """Whether ``peers`` that may vote, and that nobody can prove anything of, are a quorum of the newest round."""
+        place = self._place(self._head())
+        states = [node.state for node in self._up if node.peer in peers and self._place(node) == place]
         voters = {state.rules.me for state in states if state is not None and not state.rules.abstain}
-        return is_quorum(self._swarm, self._newest() + 1, self._roster(), voters)
+        lineage = self._swarm.statutes.genesis_of(self._head()).lineage
+        return is_quorum(self._swarm, lineage, place[1] + 1, self._roster(), voters - self._swarm.courts.guilty)
 
-    def settle(self) -> None:
-        """L1 and L5: whatever has happened, everybody is level again in time and a new round commits."""
+    def settle(self) -> bool:
+        """L1 and L5: whatever has happened, everybody is level again in time and a new round commits.
+
+        False: members that must abstain, or that are proven to lie, are missing for a quorum. S1 goes before L1.
+        """
         swarm = self._swarm
-        everybody = list(swarm.nodes)
-        target = self._newest() + 1
         swarm.run(3 * swarm.genesis.timing.heartbeat_interval_s)
+        self._expect("L5", self.learn_s, self._know_rules, "not everybody knows the rules in force")
+        everybody, target = self._everybody(), self._newest() + 1
         if not self._is_possible(everybody) and not self._have(everybody, target):
-            return  # members that must abstain are missing for a quorum: S1 goes before L1
+            return False
         self._expect("L1", self.heal_s, lambda: self._have(everybody, target), f"not everybody has round {target}")
+        return True
+
+    def _know_rules(self) -> bool:
+        """Whether everybody who is let in knows every amendment, and nothing that was stopped waits to go on."""
+        rules, head = self._swarm.charter.rules, self._head()
+        is_free = not rules.at(head.round).control.paused and not rules.at(head.round).control.banned
+        nodes = (self._swarm.nodes[peer] for peer in self._everybody())
+        return is_free and all(self._swarm.statutes.rules_of(node).head == rules.head for node in nodes)
 
     def _rest(self) -> int:
         """Hold all trainers back until nobody has anything pending; returns the last round that everybody has."""
@@ -90,7 +122,7 @@ class LivenessProbes:
 
     def _is_resting(self) -> bool:
         level = self._newest() + 1
-        states = [node.state for node in self._up]
+        states = [self._swarm.nodes[peer].state for peer in self._everybody()]
         return all(
             state is not None and state.rules.round == level and state.phase is Phase.TRAINING for state in states
         )
@@ -111,14 +143,14 @@ class LivenessProbes:
     def progress(self) -> None:
         """L1: two more rounds by themselves."""
         self._swarm.held_back = set()
-        target, everybody = self._newest() + 2, list(self._swarm.nodes)
+        target, everybody = self._newest() + 2, self._everybody()
         if self._is_possible(everybody):
             self._expect("L1", 2 * self.grace_s + 10, lambda: self._have(everybody, target), f"no round {target}")
 
     def all_ready(self) -> None:
         """L3, and L6 for one peer: with everybody ready a round closes at once, with everybody in it."""
         head = self._rest()
-        if not self._is_possible(list(self._swarm.nodes)):
+        if not self._is_possible(self._everybody()):
             return
         self._release()
         self._expect("L3", self.at_once_s, lambda: self._have(self._roster_up(), head + 1), "all ready, no commit")
@@ -128,10 +160,10 @@ class LivenessProbes:
         """L2, L3: one live member is not ready; it is waited for until the grace is over, then its work is a carry."""
         head = self._rest()
         roster = [peer for peer in self._roster() if self._swarm.nodes[peer].is_up]
-        if len(roster) < 3 or not self._is_possible(list(self._swarm.nodes)):
+        if len(roster) < 3 or not self._is_possible(self._everybody()):
             return
         late = self._swarm.random.choice(roster)
-        if not is_quorum(self._swarm, head + 1, self._roster(), set(roster) - {late}):
+        if not self._is_possible([peer for peer in roster if peer != late]):
             return
         self._release(but=(late,))
         self._expect("L2", self.grace_s + 1, lambda: self._have(roster, head + 1), "a straggler holds up everybody")
@@ -144,13 +176,15 @@ class LivenessProbes:
 
     def dead_leader(self) -> None:
         """L1: the leader dies at any moment of its round."""
-        head_state = max(self._up, key=lambda node: node.round).state
+        head_state = self._head().state
         self._one_dies("L1", None if head_state is None else head_state.rules.order[0])
 
     def _one_dies(self, name: str, victim: PeerId | None) -> None:
         head, swarm = self._rest(), self._swarm
+        if not self._is_possible(self._everybody()):
+            return
         if victim is None or name == "L1":
-            node = max(self._up, key=lambda node: node.round)
+            node = self._head()
             victim = node.state.rules.leader_of(node.state.seen) if node.state is not None else node.peer
         others = [peer for peer in self._roster() if peer != victim]
         if not others:
@@ -165,19 +199,23 @@ class LivenessProbes:
             self._say_alone(others, head)
         swarm.held_back = set()
         swarm.start(victim)
-        self._expect("L1", self.heal_s, lambda: self._have(list(swarm.nodes), head + 2), "no recovery from one death")
+        self._expect("L1", self.heal_s, lambda: self._have(self._everybody(), head + 2), "no recovery from one death")
 
     def _say_alone(self, others: Collection[PeerId], head: int) -> None:
         """L5: without a quorum nobody decides, and everybody says why."""
         swarm = self._swarm
         before = {peer: len(swarm.nodes[peer].given_up) for peer in others}
+        place = (swarm.charter.rules.lineage, head)
         swarm.run(swarm.genesis.timing.attempt_timeout_s + 3 * swarm.genesis.timing.heartbeat_timeout_s)
-        if self._newest() > head:
-            return  # it was decided before the death
+        if self._place(self._head()) != place:
+            return  # it was decided before the death, or delegates have begun a new lineage
+        # Nobody knows of a member that it abstains: with it they are a quorum, and wait for longer.
+        states = [swarm.nodes[peer].state for peer in others]
+        is_heard = any(state is not None and state.rules.abstain for state in states)
         for peer in others:
             state = swarm.nodes[peer].state
             is_in_doubt = state is not None and state.phase is Phase.IN_DOUBT
-            if not is_in_doubt and len(swarm.nodes[peer].given_up) == before[peer]:
+            if not is_in_doubt and not is_heard and len(swarm.nodes[peer].given_up) == before[peer]:
                 self._fail("L5", f"…{peer[-5:]} sees no quorum and does not say so")
 
     def minority(self) -> None:
@@ -187,7 +225,7 @@ class LivenessProbes:
         swarm.random.shuffle(roster)
         few = roster[: max(1, (len(roster) - 1) // 2)]
         many = [peer for peer in roster if peer not in few]
-        if not self._is_possible(many) or len(roster) < 3:
+        if not self._is_possible(many) or len(roster) < 3 or self._may_reset(few):
             return
         swarm.network.cut = {pair for a in few for b in swarm.people if b not in few for pair in ((a, b), (b, a))}
         self._release()
@@ -200,14 +238,19 @@ class LivenessProbes:
         swarm.network.cut = set()
         target = self._newest() + 1
         self._expect(
-            "L5", self.heal_s, lambda: self._have(list(swarm.nodes), target), "the minority does not come back"
+            "L5", self.heal_s, lambda: self._have(self._everybody(), target), "the minority does not come back"
         )
+
+    def _may_reset(self, peers: Collection[PeerId]) -> bool:
+        """Whether enough delegates for a new lineage are among ``peers``."""
+        delegates = self._swarm.genesis.recovery.delegates
+        return bool(delegates) and 2 * len({*delegates}.intersection(peers)) > len(delegates)
 
     def joiner(self) -> None:
         """L4: somebody joins; the round closes as ever, the next roster names it, and then it counts."""
         head, swarm = self._rest(), self._swarm
-        strangers = [peer for peer in swarm.people if peer not in swarm.nodes]
-        if not strangers or not self._is_possible(list(swarm.nodes)):
+        strangers = [peer for peer in swarm.people if peer not in swarm.nodes and self._is_wanted(peer)]
+        if not strangers or not self._is_possible(self._everybody()):
             return
         joiner = strangers[0]
         swarm.enter(joiner)
@@ -219,8 +262,17 @@ class LivenessProbes:
         within_s = 3 * (self.grace_s + 5)
         self._expect("L4", within_s, lambda: self._counts(joiner), "the joiner does not count")
 
+    def _is_wanted(self, peer: PeerId) -> bool:
+        """Whether a stranger is listed, or has an invite that nothing else in the schedule can spoil."""
+        schedule = self._swarm.schedule
+        if not schedule.invites:
+            return True
+        own = schedule.invites[self._swarm.people.index(peer) - schedule.num_peers]
+        is_alone = sum(own.owner == other.owner or own.invite == other.invite for other in schedule.invites) == 1
+        return is_alone and own.until_round > self._newest() + 3
+
     def _counts(self, peer: PeerId) -> bool:
-        plans = [commit.record.plan for commit in max(self._up, key=lambda node: node.round).disk.commits[-3:]]
+        plans = [commit.record.plan for commit in self._head().disk.commits[-3:]]
         return any(member.peer == peer for plan in plans for member in plan.members)
 
     def _roster_up(self) -> list[PeerId]:
@@ -230,7 +282,7 @@ class LivenessProbes:
         """Every span of the round's means includes these peers."""
         record = self._commit_of(number).record
         places = {member.peer: index for index, member in enumerate(record.plan.members)}
-        for peer in peers:
+        for peer in {*peers} - self._swarm.courts.guilty:
             is_in = peer in places and all(result.included[places[peer]] for result in record.results)
             if not is_in:
                 self._fail(name, f"…{peer[-5:]} was alive and ready, and round {number} is without it")

@@ -11,19 +11,22 @@ from __future__ import annotations
 
 import sys
 from collections.abc import Callable, Collection, Generator, Mapping
-from contextlib import contextmanager
+from contextlib import contextmanager, nullcontext
 from dataclasses import dataclass, replace
 from typing import Any, TypeAlias, cast
 
 from ...kernels import carry
-from .. import votes
+from .. import amendments, invites, sealing, votes
+from ..amendments import RunRules
 from ..identity import PeerId
 from ..messages import Commit, CommitRequest, Vote
 from ..quorum import Quorum
-from ..round_machine import acceptor, leading, machine, member, views
+from ..round_machine import acceptor, leading, machine, member, validity, views
 from ..round_machine.events import Persist, Send, Step
-from ..round_machine.values import Acceptor, Preparing, RoundState
+from ..round_machine.values import Acceptor, Preparing, RoundState, Rules
+from ..spec import Genesis
 from ..standing import Standing
+from .schedules import DELEGATES, INVITES
 
 Function: TypeAlias = Callable[..., Any]
 
@@ -39,10 +42,17 @@ class Mutation:
     broken: Callable[[Function], Any]
     kinds: tuple[str, ...] = ()
     """Faults that bring it out (none: any will do); a hunt among these finds it sooner."""
+    also: Mutation | None = None
+    """The same bug in a second place: a plan's maker and its voters often check the same."""
 
     @contextmanager
     def applied(self) -> Generator[None]:
         """Put the bug in, wherever the function was imported to, and take it out again."""
+        with self._here(), self.also.applied() if self.also is not None else nullcontext():
+            yield
+
+    @contextmanager
+    def _here(self) -> Generator[None]:
         kept: Any = cast("dict[str, Any]", vars(self.owner))[self.name]
         broken = self.broken(getattr(kept, "__func__", kept))  # a class method's function
         places = [(self.owner, self.name), *_imports_of(kept)]
@@ -199,15 +209,55 @@ def _always_owed(_original: Function) -> Function:
     return carry_after
 
 
+# --- rules, invites, evidence, lineages -------------------------------------------------------------------------------
+
+
+def _one_round_early(original: Function) -> Function:
+    def in_force(rules: RunRules, num_known: int, round_number: int) -> Any:
+        return original(rules, num_known, round_number + 1)
+
+    return in_force
+
+
+def _banned_too(_original: Function) -> Function:
+    def kept(state: RoundState, now: float) -> list[PeerId]:
+        return [peer for peer in state.rules.roster if peer not in state.proven]
+
+    return kept
+
+
+def _without_bans(original: Function) -> Function:
+    def check_next_roster(rules: Rules, *arguments: Any) -> None:
+        control = rules.genesis.control.model_copy(update={"banned": ()})
+        original(replace(rules, genesis=rules.genesis.model_copy(update={"control": control})), *arguments)
+
+    return check_next_roster
+
+
+def _nobody_ejected(original: Function) -> Any:
+    def after(cls: type[Standing], commit: Commit) -> Standing:
+        return replace(original(cls, commit), ejected=())
+
+    return classmethod(after)
+
+
+def _any_delegate(_original: Function) -> Function:
+    def may_recover(genesis: Genesis, signers: frozenset[PeerId]) -> bool:
+        return not signers.isdisjoint((*genesis.recovery.delegates, *genesis.membership.roster))
+
+    return may_recover
+
+
 _CRASHES = ("crash_at", "crash")
 _DELAYS = ("bad_network", "crash_at", "slow_peer", "partition")
+_RULES = ("amend", "deaf_to_rules", "bad_network")
 
 MUTATIONS: Mapping[str, Mutation] = {
     "quorum_off_by_one": Mutation("S1", Quorum, "reached", _one_voter_fewer),
     "vote_not_written_before_it_is_sent": Mutation("S1", acceptor, "_vote", _not_written),
     "vote_forgotten_by_a_restart": Mutation("S1", machine, "begin", _without_accepted, _CRASHES),
     "lost_disk_not_noticed": Mutation(
-        "S1", votes, "abstention_at_open", _always(None), ("lose_disk_at", "bad_network", "cut_one_way")
+        "S1", votes, "abstention_at_open", _always(None), ("lose_disk_at", "partition", "crash_at")
     ),
     "ballot_reused_after_a_restart": Mutation("S1", machine, "begin", _without_led, ("crash_at",)),
     "stale_plan_accepted": Mutation("S1", member, "on_plan", _ignoring_promises, _DELAYS),
@@ -225,5 +275,22 @@ MUTATIONS: Mapping[str, Mutation] = {
     "straggler_waited_for_without_end": Mutation("L2", views, "may_plan", _until_all_are_ready),
     "joiner_waited_for": Mutation("L4", views, "awaited", _strangers_too),
     "commits_never_asked_for": Mutation("L5", member, "on_heartbeat", _without_asking),
+    "amendment_in_force_one_round_early": Mutation("S2", RunRules, "_in_force", _one_round_early, _RULES),
+    "plan_under_superseded_rules_accepted": Mutation("S2", validity, "check_new_plan", _always(None), _RULES),
+    "ban_not_enforced_in_the_next_roster": Mutation(
+        "S1",
+        views,
+        "_kept",
+        _banned_too,
+        ("ban_peer",),
+        also=Mutation("S1", validity, "_check_next_roster", _without_bans),
+    ),
+    "ejections_forgotten": Mutation("S1", Standing, "after", _nobody_ejected, ("accuse",)),
+    "used_invites_forgotten": Mutation("S1", invites, "guests_after", _always(()), (INVITES, "leave")),
+    "seats_of_an_owner_not_counted": Mutation("S1", invites, "_has_seat", _always(True), (INVITES, "leave")),
+    "reset_without_the_delegates_threshold": Mutation(
+        "S7", amendments, "may_recover", _any_delegate, (DELEGATES, "forge", "partition")
+    ),
+    "other_lineages_listened_to": Mutation("S7", sealing, "is_left_behind", _always(False), ("roll_back",)),
 }
 """Name → bug. A new one is a line here."""

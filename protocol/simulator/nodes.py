@@ -5,7 +5,10 @@ from __future__ import annotations
 import hashlib
 from collections.abc import Sequence
 from dataclasses import dataclass, field
+from functools import lru_cache
+from typing import Any
 
+from ..amendments import RunRules
 from ..grace import Pace
 from ..identity import Identity, PeerId
 from ..messages import Commit, Heartbeat
@@ -19,14 +22,29 @@ class Violation(AssertionError):
     """A safety property does not hold."""
 
 
+@dataclass(frozen=True)
+class Proof:
+    """Stands for verified evidence against a peer."""
+
+    accused: PeerId
+    rules: str | None = None
+    """`rules_id` that it is judged by; None: it speaks for itself."""
+    round: int = 1
+
+
 @dataclass
 class Disk:
     """What survives a crash."""
 
     acceptors: dict[int, Acceptor] = field(default_factory=dict[int, Acceptor])
+    """By round, of the present lineage."""
     held: dict[str, tuple[str, ...]] = field(default_factory=dict[str, tuple[str, ...]])
     """Plan id → digests of the span results that are durable."""
     commits: list[Commit] = field(default_factory=list[Commit])
+    rules: RunRules | None = None
+    """With the amendments that are known; None: the genesis."""
+    signed_resets: dict[int, str] = field(default_factory=dict[int, str])
+    proofs: dict[PeerId, Proof] = field(default_factory=dict[PeerId, Proof])
 
 
 @dataclass
@@ -43,7 +61,7 @@ class Node:
     reachable: bool = True
     phase: NodePhase = "training"
     """What its trainer does; while it trains, the machine's phase says more."""
-    progress: dict[str, float] = field(default_factory=dict[str, float])
+    progress: dict[str, Any] = field(default_factory=dict[str, Any])
     """Further fields of its heartbeats."""
     paces: list[Pace] = field(default_factory=list[Pace])
     behaviour: Behaviour = field(default_factory=Behaviour)
@@ -101,10 +119,15 @@ _PHASES: dict[Phase, NodePhase] = {
 }
 
 
+@lru_cache(maxsize=4096)
+def identity_of(number: int) -> Identity:
+    """Key of the simulated peer with this number, from 1 on: always the same one."""
+    return Identity.from_seed(bytes([number]) * 32 if number < 256 else number.to_bytes(32, "big"))
+
+
 def people(num_peers: int) -> list[PeerId]:
     """Peer ids of simulated nodes: always the same ones."""
-    seeds = (bytes([number]) * 32 if number < 256 else number.to_bytes(32, "big") for number in range(1, num_peers + 1))
-    return [Identity.from_seed(seed).peer_id for seed in seeds]
+    return [identity_of(number).peer_id for number in range(1, num_peers + 1)]
 
 
 def world_genesis(num_peers: int, **membership: object) -> Genesis:

@@ -5,27 +5,33 @@ simulation's own. Liveness (L1 to L6) is in `liveness`. The checks see every act
 it is performed. A property is violated when
 
 S1  a round has two records; votes are no quorum of the roster that the last commit names, or break a promise; one
-    ballot carries two plans or records; a chosen record is not proposed again; a member heard of lately is dropped
+    ballot carries two plans or records; a chosen record is not proposed again; a member heard of lately is dropped;
+    a roster has somebody who is banned, ejected, or not invited (`laws`)
 S2  a vote is not on disk, or for results that are not; a commit is applied without votes that were really given; a
-    voter in doubt gives up
+    voter in doubt gives up; a vote is given, or a round decided, under rules that are not in force (`laws`)
 S3  after an abort the next contribution of the round lacks work of the one that was withdrawn
 S4  a plan starts from another state than its parent's commit left
 S5  a span's mean is not over the contributions that its flags name
 S6  a sample counts twice, or is in two leases; missed work is not in the next contribution, or older than one round
-S7  a commit does not follow the last one, or is of another lineage
+S7  a commit does not follow the last one, or is of another lineage; a message of another lineage is acted on; a lineage
+    begins twice, or with what was never decided
 """
 
 from __future__ import annotations
 
-from collections import defaultdict
-from dataclasses import dataclass, field
+from collections.abc import Iterator
 
+from ..amendments import RunRules
+from ..changes import Rollback
 from ..identity import PeerId
 from ..leader import permutation
 from ..messages import Commit, PlanMessage, Promise, Proposal, Vote
 from ..record import Plan
-from ..round_machine import Action, Decide, GiveUp, Received, Send, StartExchange
+from ..round_machine import Action, Decide, Event, GiveUp, Received, Send, StartExchange
 from .faulty import FaultySwarm
+from .guarded import Stamp
+from .histories import History, RoundLedger
+from .laws import Laws
 from .nodes import Node, Violation, digest, state_hash
 from .samples import NOTHING, Offer, Samples
 
@@ -38,30 +44,18 @@ class PropertyViolated(Violation):
         self.name, self.detail = name, detail
 
 
-def is_quorum(swarm: FaultySwarm, round_number: int, roster: tuple[PeerId, ...], voters: set[PeerId]) -> bool:
+def is_quorum(
+    swarm: FaultySwarm, lineage: int, round_number: int, roster: tuple[PeerId, ...], voters: set[PeerId]
+) -> bool:
     """More than (n + f) / 2, with half a vote more for the tie-breaker of an even roster without faults."""
     genesis, size = swarm.genesis, len(roster)
     wanted = genesis.membership.fault_tolerance
     faults = min(size // 5 if wanted is None else wanted, (size - 1) // 3)
     weight = float(len(voters & set(roster)))
-    first = permutation(genesis.run_id, genesis.lineage, 0, round_number, roster)[0]
+    first = permutation(genesis.run_id, lineage, 0, round_number, roster)[0]
     if faults == 0 and size % 2 == 0 and first in voters:
         weight += 0.5
     return weight > (size + faults) / 2
-
-
-@dataclass
-class RoundLedger:
-    """What was said and done in one round, by everybody, over all restarts."""
-
-    plans: dict[int, str] = field(default_factory=dict[int, str])
-    records: dict[int, str] = field(default_factory=dict[int, str])
-    promised: dict[PeerId, int] = field(default_factory=dict[PeerId, int])
-    votes: dict[tuple[int, str], set[PeerId]] = field(default_factory=lambda: defaultdict(set))
-    voted: dict[tuple[PeerId, int], str] = field(default_factory=dict[tuple[PeerId, int], str])
-    chosen: tuple[int, str] | None = None
-    """Lowest ballot at which a quorum has voted for one record, and that record."""
-    leases: dict[int, PeerId] = field(default_factory=dict[int, PeerId])
 
 
 class SafetyChecks:
@@ -69,23 +63,60 @@ class SafetyChecks:
 
     def __init__(self, swarm: FaultySwarm) -> None:
         self._swarm = swarm
-        self.rounds: dict[int, RoundLedger] = defaultdict(RoundLedger)
-        self.commits: list[Commit] = []
-        """The one history, by round."""
-        self._averaged: dict[int, set[int]] = defaultdict(set)
-        """Chunk → samples that its means contain."""
-        self._counted: dict[tuple[PeerId, int], Samples] = {}
+        first = History(0, swarm.genesis.membership.roster)
+        self.histories = {0: first}
+        """By lineage."""
+        self._laws = Laws(swarm, self._require)
         self._owed: dict[PeerId, tuple[int, Samples, Samples]] = {}
         """Peer → round, work that its next contribution in that round must hold, and where it stems from."""
-        self._heard_s: dict[tuple[PeerId, PeerId], float] = {}
         swarm.ears.action.append(self.on_action)
         swarm.ears.offer.append(self.on_offer)
         swarm.ears.decision.append(self.on_decision)
         swarm.ears.start.append(self.on_start)
+        swarm.ears.event.append(self.on_event)
+        swarm.ears.lineage.append(self.on_lineage)
+
+    @property
+    def num_rounds(self) -> int:
+        """Decided ones, those included that a new lineage has left behind."""
+        return sum(len(history.commits) - history.num_earlier for history in self.histories.values())
 
     def _require(self, condition: bool, name: str, detail: str) -> None:
         if not condition:
             raise PropertyViolated(name, self._swarm.now, detail)
+
+    def _history(self, node: Node) -> History:
+        """Of the lineage that the node's round is in: where it catches up, that of the commits it lacks."""
+        return self.histories[self._swarm.statutes.genesis_of(node).lineage]
+
+    def _ledger(self, node: Node) -> RoundLedger:
+        return self._history(node).rounds[node.round]
+
+    # --- lineages -----------------------------------------------------------------------------------------------------
+
+    def on_event(self, node: Node, event: Event) -> None:
+        if isinstance(event, Received) and isinstance(event.raw, Stamp):
+            is_ours = event.raw.lineage == self._swarm.statutes.lineage_of(node)
+            self._require(is_ours, "S7", f"{_name(node)} acts on a {event.body.kind} of another lineage")
+
+    def on_lineage(self, node: Node) -> None:
+        self._owed.pop(node.peer, None)
+        for fork in _forks(self._swarm.statutes.rules_of(node)):
+            if fork.lineage not in self.histories:
+                self._fork(fork)
+
+    def _fork(self, fork: Rollback) -> None:
+        """A lineage goes on from what was decided in the one before, and nothing else."""
+        before = self.histories[max(self.histories)]
+        earlier = before.commits[: fork.round]
+        record = earlier[-1].record.content_id() if earlier else self._swarm.genesis.run_id
+        is_decided = len(earlier) == fork.round and record == fork.record and state_hash(earlier) == fork.state_hash
+        self._require(is_decided, "S7", f"lineage {fork.lineage} begins with what was never decided")
+        self._require(fork.lineage == before.lineage + 1, "S7", f"lineage {fork.lineage} follows {before.lineage}")
+        history = self.histories[fork.lineage] = History(fork.lineage, fork.roster, earlier)
+        for commit in earlier:
+            for offer, chunks in self._included(commit):
+                history.count(offer, chunks)
 
     # --- what nodes do ------------------------------------------------------------------------------------------------
 
@@ -100,7 +131,7 @@ class SafetyChecks:
             case Send(message=Vote() as message):
                 self._on_vote(node, message)
             case StartExchange(plan):
-                promised = self.rounds[plan.round].promised.get(node.peer, 0)
+                promised = self._ledger(node).promised.get(node.peer, 0)
                 has_forgotten = node.state is not None and node.state.rules.abstain  # and so does not vote either
                 self._require(
                     has_forgotten or plan.ballot >= promised, "S1", f"{_name(node)} follows a plan below its promise"
@@ -116,27 +147,26 @@ class SafetyChecks:
         self._owed.pop(node.peer, None)
 
     def _on_plan(self, node: Node, plan: Plan) -> None:
-        known = self.rounds[plan.round].plans.setdefault(plan.ballot, plan.content_id())
+        known = self.histories[plan.lineage].rounds[plan.round].plans.setdefault(plan.ballot, plan.content_id())
         self._require(known == plan.content_id(), "S1", f"{_name(node)} makes a second plan at ballot {plan.ballot}")
         self._check_place(plan)
 
     def _check_place(self, plan: Plan) -> None:
         """S4, S7: it follows the one commit before it, from the state that this left, with the roster it names."""
-        swarm, parents = self._swarm, self.commits[: plan.round - 1]
+        history = self.histories.get(plan.lineage)
+        self._require(history is not None, "S7", f"a plan of lineage {plan.lineage}, which nobody has begun")
+        assert history is not None
+        parents = history.commits[: plan.round - 1]
         self._require(
             len(parents) == plan.round - 1, "S7", f"round {plan.round} is planned before its parent is decided"
         )
-        parent = parents[-1].record if parents else None
-        expected = swarm.genesis.run_id if parent is None else parent.content_id()
-        self._require(
-            (plan.lineage, plan.parent) == (swarm.genesis.lineage, expected), "S7", "another parent or lineage"
-        )
+        expected = parents[-1].record.content_id() if parents else self._swarm.genesis.run_id
+        self._require(plan.parent == expected, "S7", "another parent")
         self._require(plan.parent_state == state_hash(parents), "S4", "another state than the parent's")
-        roster = swarm.genesis.membership.roster if parent is None else parent.plan.next_roster
-        self._require(plan.roster == roster, "S1", "a roster that the parent does not name")
+        self._require(plan.roster == history.roster(plan.round), "S1", "a roster that the parent does not name")
 
     def _on_proposal(self, node: Node, message: Proposal) -> None:
-        ledger, record_id = self.rounds[message.record.plan.round], message.record.content_id()
+        ledger, record_id = self._ledger(node), message.record.content_id()
         known = ledger.records.setdefault(message.ballot, record_id)
         self._require(known == record_id, "S1", f"{_name(node)} proposes a second record at ballot {message.ballot}")
         chosen = ledger.chosen
@@ -145,24 +175,26 @@ class SafetyChecks:
 
     def _on_promise(self, node: Node, message: Promise) -> None:
         """A promise tells the last vote below it, whatever has become of the process and the disk since."""
-        ledger, peer = self.rounds[message.round], node.peer
+        ledger, peer = self._ledger(node), node.peer
         ledger.promised[peer] = max(ledger.promised.get(peer, 0), message.ballot)
         last = max((ballot for voter, ballot in ledger.voted if voter == peer and ballot < message.ballot), default=-1)
         told = -1 if message.accepted is None else message.accepted.ballot
         self._require(told >= last, "S1", f"{_name(node)} promises and forgets its vote at {last}")
 
     def _on_vote(self, node: Node, vote: Vote) -> None:
-        ledger, peer = self.rounds[vote.round], node.peer
+        history, peer = self._history(node), node.peer
+        ledger = history.rounds[vote.round]
         promised = ledger.promised.get(peer, 0)
         self._require(vote.ballot >= promised, "S1", f"{_name(node)} votes at {vote.ballot}, has promised {promised}")
         known = ledger.voted.setdefault((peer, vote.ballot), vote.record)
         self._require(known == vote.record, "S1", f"{_name(node)} votes twice at ballot {vote.ballot}")
         self._check_disk(node, vote)
         self._check_dropped(node, vote)
+        self._check_lawful(node, vote)
         voters = ledger.votes[vote.ballot, vote.record]
         voters.add(peer)
-        roster = self._roster(vote.round)
-        if ledger.chosen is None and is_quorum(self._swarm, vote.round, roster, voters):
+        roster = history.roster(vote.round)
+        if ledger.chosen is None and is_quorum(self._swarm, history.lineage, vote.round, roster, voters):
             ledger.chosen = (vote.ballot, vote.record)
         ledger.promised[peer] = max(promised, vote.ballot)
 
@@ -176,6 +208,13 @@ class SafetyChecks:
             held = node.disk.held.get(accepted.record.plan.content_id())
             self._require(held == digests, "S2", f"{_name(node)} votes without holding the results")
 
+    def _check_lawful(self, node: Node, vote: Vote) -> None:
+        accepted = node.disk.acceptors[vote.round].accepted
+        if accepted is not None:
+            plan = accepted.record.plan
+            self._laws.check_vote(node, vote, plan)
+            self._laws.check_justified(node, plan, self._history(node).ejected(plan.round))
+
     def _check_dropped(self, node: Node, vote: Vote) -> None:
         """Nobody votes for a new plan that drops a member which it has heard of lately and which does not leave.
 
@@ -187,7 +226,8 @@ class SafetyChecks:
         if accepted is None or node.state is None or accepted.record.plan.ballot != vote.ballot:
             return
         plan, limit_s = accepted.record.plan, self._swarm.genesis.timing.drop_after_s / 2
-        for peer in set(plan.roster) - set(plan.next_roster):
+        removed = {*self._swarm.statutes.genesis_of(node).control.banned, *node.disk.proofs}
+        for peer in set(plan.roster) - set(plan.next_roster) - removed:
             view = node.state.peers.get(peer)
             has_left = self._swarm.now - self._swarm.left_s.get(peer, -limit_s) < limit_s
             if view is not None and view.is_met and not has_left:
@@ -203,49 +243,50 @@ class SafetyChecks:
 
     # --- decisions ----------------------------------------------------------------------------------------------------
 
-    def _roster(self, round_number: int) -> tuple[PeerId, ...]:
-        if round_number == 1 or len(self.commits) < round_number - 1:
-            return self._swarm.genesis.membership.roster
-        return self.commits[round_number - 2].record.plan.next_roster
-
     def _on_decide(self, node: Node, commit: Commit) -> None:
         plan, record_id = commit.record.plan, commit.record.content_id()
-        number, ledger = plan.round, self.rounds[plan.round]
         self._check_place(plan)
-        voters = {self._swarm.checks.open_vote(raw)[0] for raw in commit.votes}
+        number, history = plan.round, self.histories[plan.lineage]
+        ledger = history.rounds[number]
+        voters = {self._swarm.checks.open_vote(raw, plan.lineage)[0] for raw in commit.votes}
         given = ledger.votes.get((commit.ballot, record_id), set())
         self._require(voters <= given, "S2", f"{_name(node)} applies votes that nobody gave")
-        is_enough = is_quorum(self._swarm, number, self._roster(number), voters)
+        is_enough = is_quorum(self._swarm, plan.lineage, number, history.roster(number), voters)
         self._require(is_enough, "S2", f"{_name(node)} applies round {number} with {len(voters)} votes, no quorum")
-        if len(self.commits) >= number:
-            known = self.commits[number - 1].record.content_id()
+        if len(history.commits) >= number:
+            known = history.commits[number - 1].record.content_id()
             self._require(known == record_id, "S1", f"round {number} has decided two records")
             return
-        self.commits.append(commit)
-        self._check_means(commit)
+        history.num_amendments = self._laws.check_commit(node, commit, history.num_amendments)
+        self._laws.check_ejected(plan, history.ejected(number))
+        self._laws.check_entries(plan, history.commits)
+        history.commits.append(commit)
+        self._check_means(history, commit)
 
-    def _check_means(self, commit: Commit) -> None:
+    def _check_means(self, history: History, commit: Commit) -> None:
         """S5, S6: a span's bytes are the mean of the flagged contributions, and no chunk averages a sample twice."""
         plan = commit.record.plan
         plan_id = plan.content_id()
         for result in commit.record.results:
-            span = plan.spans[result.span]
             is_true = result.digest == digest(plan_id, result.span, result.included)
             self._require(is_true, "S5", f"the mean of span {result.span} is not over its flags")
-            for member, flag in zip(plan.members, result.included, strict=True):
-                offer = self._swarm.offers.get(member.commitment)
-                is_own = offer is not None and (offer.peer, offer.round) == (member.peer, plan.round)
-                self._require(is_own, "S5", f"…{member.peer[-5:]} is averaged with what it did not offer")
-                if flag and offer is not None:
-                    self._count(offer, range(span.first_chunk, span.first_chunk + span.num_chunks))
-
-    def _count(self, offer: Offer, chunks: range) -> None:
-        for chunk in chunks:
-            twice = self._averaged[chunk] & offer.samples
+        for member in plan.members:
+            offer = self._swarm.offers.get(member.commitment)
+            is_own = offer is not None and (offer.peer, offer.round) == (member.peer, plan.round)
+            self._require(is_own, "S5", f"…{member.peer[-5:]} is averaged with what it did not offer")
+        for offer, chunks in self._included(commit):
+            twice = history.count(offer, chunks)
             self._require(not twice, "S6", f"samples {sorted(twice)} of …{offer.peer[-5:]} count twice")
-            self._averaged[chunk] |= offer.samples
-        key = (PeerId(offer.peer), offer.round)
-        self._counted[key] = self._counted.get(key, NOTHING) | offer.samples
+
+    def _included(self, commit: Commit) -> Iterator[tuple[Offer, range]]:
+        """Contributions with the chunks whose means contain them."""
+        plan = commit.record.plan
+        for result in commit.record.results:
+            span = plan.spans[result.span]
+            chunks = range(span.first_chunk, span.first_chunk + span.num_chunks)
+            for member, flag in zip(plan.members, result.included, strict=True):
+                if flag:
+                    yield self._swarm.offers[member.commitment], chunks
 
     # --- contributions ------------------------------------------------------------------------------------------------
 
@@ -253,12 +294,12 @@ class SafetyChecks:
         """S6: what a commit has missed is owed by the next contribution of the same process, alone."""
         number, position = commit.record.plan.round, self._swarm.trainers[node.peer].position
         own = position.own if position is not None and position.round == number else NOTHING
-        is_spent = (node.peer, number) in self._counted
+        is_spent = (node.peer, number) in self.histories[commit.record.plan.lineage].counted
         missed = NOTHING if is_spent else own
         self._owed[node.peer] = (number + 1, missed, missed)
 
     def on_offer(self, node: Node, offer: Offer) -> None:
-        peer, ledger = node.peer, self.rounds[offer.round]
+        peer, ledger = node.peer, self._ledger(node)
         number, owed, _ = self._owed.get(peer, (offer.round, NOTHING, NOTHING))
         if number == offer.round:
             name = "S6" if offer.carried >= owed or not owed & offer.carried else "S3"
@@ -269,11 +310,17 @@ class SafetyChecks:
         self._check_age(node, offer)
 
     def _check_age(self, node: Node, offer: Offer) -> None:
-        spent = self._counted.get((node.peer, offer.round - 1), NOTHING) & offer.samples
+        history = self._history(node)
+        spent = history.counted.get((node.peer, offer.round - 1), NOTHING) & offer.samples
         self._require(not spent, "S6", f"{_name(node)} contributes samples {sorted(spent)}, which have counted")
-        cursor = self.commits[offer.round - 3].record.plan.data_cursor if offer.round > 2 else 0
+        cursor = history.commits[offer.round - 3].record.plan.data_cursor if offer.round > 2 else 0
         old = {sample for sample in offer.carried if sample < cursor}
         self._require(not old, "S6", f"{_name(node)} carries samples {sorted(old)} over more than one round")
+
+
+def _forks(rules: RunRules) -> Iterator[Rollback]:
+    changes = (amendment.change for amendment in rules.amendments)
+    return (change for change in changes if isinstance(change, Rollback))
 
 
 def _name(node: Node) -> str:

@@ -8,22 +8,31 @@ from collections.abc import Callable, Collection
 from typing import TypeAlias, get_args
 
 from .faults import (
+    Accuse,
+    Amend,
+    AmendedRule,
     BadNetwork,
+    BanPeer,
     ClockJump,
     Crash,
     CrashAt,
     CutOneWay,
     DeafAt,
+    DeafToRules,
     DialOutOnly,
     Fault,
     FaultSchedule,
+    Forge,
+    Invited,
     Join,
     Leave,
     LoseDisk,
     Moment,
     Partition,
+    PauseRun,
     Probe,
     RestoreState,
+    RollBack,
     Sleep,
     SlowPeer,
 )
@@ -35,6 +44,10 @@ _LARGE_SIZES = (10, 12, 16, 24, 32)
 _LARGE_SHARE = 0.04
 _MOMENTS: tuple[Moment, ...] = get_args(Moment)
 _PROBES: tuple[Probe, ...] = get_args(Probe)
+_RULES: tuple[AmendedRule, ...] = get_args(AmendedRule)
+_INVITES_SHARE, _DELEGATES_SHARE = 0.2, 0.2
+INVITES, DELEGATES = "invites", "delegates"
+"""Among the kinds of faults to draw: joiners come by invites, or delegates may reset the run, in every schedule."""
 
 Draw: TypeAlias = Callable[[random.Random, int, float, float], Fault]
 """Random numbers, number of peers, begin and duration → a fault."""
@@ -45,18 +58,54 @@ def random_schedule(seed: int, *, max_peers: int = 32, kinds: Collection[str] = 
     draw = random.Random(f"atoll/hunt/{seed}")
     sizes = _LARGE_SIZES if draw.random() < _LARGE_SHARE else _SIZES
     num_peers = draw.choice([size for size in sizes if size <= max_peers] or [max_peers])
-    num_joiners = draw.choice((0, 0, 1, 2))
+    has_invites, has_delegates = draw.random() < _INVITES_SHARE, draw.random() < _DELEGATES_SHARE
+    if kinds:
+        has_invites, has_delegates = INVITES in kinds, DELEGATES in kinds
+    invites = _random_invites(draw) if has_invites else ()
+    delegates = _random_delegates(draw, num_peers) if has_delegates else ()
+    num_joiners = len(invites) or draw.choice((0, 0, 1, 2))
     storm_s = draw.uniform(*STORM_S)
-    faults = [_random_fault(draw, num_peers, storm_s, kinds or KINDS) for _ in range(draw.randint(1, MAX_FAULTS))]
-    faults += [Join(at_s=_rounded(draw.uniform(0, storm_s)), for_s=0.0, peer=num_peers)] * min(1, num_joiners)
+    drawn = [kind for kind in kinds if kind in _DRAWS] or KINDS
+    faults = [_random_fault(draw, num_peers, storm_s, drawn) for _ in range(draw.randint(1, MAX_FAULTS))]
+    faults += [_join(draw, num_peers + number, storm_s) for number in range(len(invites) or min(1, num_joiners))]
+    faults += _lost_quorum(draw, num_peers, storm_s) if delegates else []
     return FaultSchedule(
         seed=seed,
         num_peers=num_peers,
         num_joiners=num_joiners,
         fault_tolerance=draw.choice((None, None, 0)),
-        faults=tuple(sorted(_at_most_one_lost_disk(faults), key=lambda fault: fault.at_s)),
+        invites=invites,
+        max_per_owner=draw.choice((1, 1, 2)),
+        delegates=delegates,
+        faults=tuple(sorted(_promised(faults, delegates), key=lambda fault: fault.at_s)),
         probes=tuple(draw.sample(_PROBES, 2)),
     )
+
+
+def _random_invites(draw: random.Random) -> tuple[Invited, ...]:
+    """Of few owners, some of them shown by two peers, some good for the first rounds only."""
+    pool = [
+        Invited(owner=draw.randrange(2), invite=number, until_round=draw.choice((4, 8, 10**6, 10**6)))
+        for number in range(3)
+    ]
+    return tuple(draw.choices(pool, k=draw.randint(1, 4)))
+
+
+def _random_delegates(draw: random.Random, num_peers: int) -> tuple[int, ...]:
+    return tuple(draw.sample(range(num_peers), min(num_peers, draw.choice((1, 1, 2, 3)))))
+
+
+def _join(draw: random.Random, peer: int, storm_s: float) -> Fault:
+    return Join(at_s=_rounded(draw.uniform(0, storm_s)), for_s=0.0, peer=peer)
+
+
+def _lost_quorum(draw: random.Random, num_peers: int, storm_s: float) -> list[Fault]:
+    """For longer than a run waits before it is reset."""
+    at_s, for_s = _rounded(draw.uniform(0.0, storm_s)), _rounded(draw.uniform(18.0, 40.0))
+    if draw.random() < 0.5:
+        return [_partition(draw, num_peers, at_s, for_s)]
+    victims = draw.sample(range(num_peers), num_peers // 2 + draw.choice((0, 0, 1)) * (num_peers > 1))
+    return [Crash(at_s=at_s, for_s=for_s, peer=peer) for peer in victims]
 
 
 def _rounded(seconds: float) -> float:
@@ -71,12 +120,20 @@ def _random_fault(draw: random.Random, num_peers: int, storm_s: float, kinds: Co
     return _DRAWS[kind][0](draw, num_peers, at_s, for_s)
 
 
-def _at_most_one_lost_disk(faults: list[Fault]) -> list[Fault]:
-    """More lost disks than a quorum can do without are no promise of the protocol's; one is."""
+def _promised(faults: list[Fault], delegates: Collection[int]) -> list[Fault]:
+    """Without faults that nothing is promised of: those that lose too many disks, and delegates that misbehave."""
+    kept = [fault for fault in faults if not (isinstance(fault, Accuse) and fault.peer in delegates)]
+    return _at_most_one_lost_disk(kept, delegates)
+
+
+def _at_most_one_lost_disk(faults: list[Fault], delegates: Collection[int]) -> list[Fault]:
+    """More lost disks than a quorum can do without are no promise of the protocol's; one is, if it is no delegate's."""
     lost = [
         fault for fault in faults if isinstance(fault, LoseDisk) or (isinstance(fault, CrashAt) and fault.loses_disk)
     ]
-    return [fault for fault in faults if fault not in lost[1:]]
+    kept = [fault for fault in lost if isinstance(fault, LoseDisk) and fault.peer not in delegates]
+    kept = (kept if delegates else lost)[:1]
+    return [fault for fault in faults if fault not in lost or fault in kept]
 
 
 def _crash(draw: random.Random, num_peers: int, at_s: float, for_s: float) -> Fault:
@@ -156,6 +213,40 @@ def _dial_out_only(draw: random.Random, num_peers: int, at_s: float, for_s: floa
     return DialOutOnly(at_s=at_s, for_s=for_s, peer=draw.randrange(num_peers))
 
 
+def _amend(draw: random.Random, num_peers: int, at_s: float, for_s: float) -> Fault:
+    change, in_rounds = draw.choice(_RULES), draw.choice((0, 0, 1, 1, 2, 4))
+    return Amend(at_s=at_s, for_s=for_s, peer=draw.randrange(num_peers), change=change, in_rounds=in_rounds)
+
+
+def _forge(draw: random.Random, num_peers: int, at_s: float, for_s: float) -> Fault:
+    return Forge(at_s=at_s, for_s=for_s, peer=draw.randrange(num_peers))
+
+
+def _pause_run(draw: random.Random, num_peers: int, at_s: float, for_s: float) -> Fault:
+    return PauseRun(at_s=at_s, for_s=for_s, peer=draw.randrange(num_peers), in_rounds=draw.choice((0, 1, 2)))
+
+
+def _ban_peer(draw: random.Random, num_peers: int, at_s: float, for_s: float) -> Fault:
+    peer, banned = draw.sample(range(num_peers + 1), 2)
+    peer, banned = (banned, peer) if peer == num_peers else (peer, banned)
+    return BanPeer(at_s=at_s, for_s=for_s, peer=peer, banned=banned % num_peers, in_rounds=draw.choice((0, 1, 1, 2)))
+
+
+def _roll_back(draw: random.Random, num_peers: int, at_s: float, for_s: float) -> Fault:
+    return RollBack(at_s=at_s, for_s=for_s, peer=draw.randrange(num_peers), num_rounds=draw.choice((1, 2, 4)))
+
+
+def _deaf_to_rules(draw: random.Random, num_peers: int, at_s: float, for_s: float) -> Fault:
+    """About half of them."""
+    deaf = tuple(peer for peer in range(num_peers) if draw.random() < 0.5)
+    return DeafToRules(at_s=at_s, for_s=for_s, peers=deaf or (0,))
+
+
+def _accuse(draw: random.Random, num_peers: int, at_s: float, for_s: float) -> Fault:
+    peer, finder = draw.sample(range(max(2, num_peers)), 2)
+    return Accuse(at_s=at_s, for_s=for_s, peer=peer, finder=finder, is_lie=draw.random() < 0.5)
+
+
 _DRAWS: dict[str, tuple[Draw, float]] = {
     "crash": (_crash, 2),
     "crash_at": (_crash_at, 4),
@@ -171,6 +262,13 @@ _DRAWS: dict[str, tuple[Draw, float]] = {
     "leave": (_leave, 0.5),
     "clock_jump": (_clock_jump, 0.3),
     "dial_out_only": (_dial_out_only, 0.7),
+    "amend": (_amend, 1.2),
+    "forge": (_forge, 0.2),
+    "pause_run": (_pause_run, 0.4),
+    "ban_peer": (_ban_peer, 0.6),
+    "roll_back": (_roll_back, 0.4),
+    "deaf_to_rules": (_deaf_to_rules, 0.6),
+    "accuse": (_accuse, 0.5),
 }
 """Kind of a fault → how to draw one, and how often."""
 KINDS: Collection[str] = tuple(_DRAWS)

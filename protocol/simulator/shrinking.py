@@ -62,7 +62,11 @@ def _fewer_peers(schedule: FaultSchedule) -> Iterator[FaultSchedule]:
     """Without the last founder, if no fault is about it or somebody who would get another number."""
     named = frozenset[int]().union(*(named_peers(fault) for fault in schedule.faults))
     if schedule.num_joiners and schedule.num_peers + schedule.num_joiners - 1 not in named:
-        yield schedule.model_copy(update={"num_joiners": schedule.num_joiners - 1})
+        num_joiners = schedule.num_joiners - 1
+        yield schedule.model_copy(update={"num_joiners": num_joiners, "invites": schedule.invites[:num_joiners]})
+    if schedule.delegates and not schedule.invites:
+        yield schedule.model_copy(update={"delegates": ()})
+    named |= frozenset(schedule.delegates)
     if schedule.num_peers > 1 and not schedule.num_joiners and schedule.num_peers - 1 not in named:
         yield schedule.model_copy(update={"num_peers": schedule.num_peers - 1})
 

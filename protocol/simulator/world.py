@@ -9,11 +9,11 @@ from __future__ import annotations
 
 import random
 from collections.abc import Callable, Iterable
-from typing import assert_never
+from typing import Any, assert_never
 
 from ..grace import NUM_ROUNDS
 from ..identity import PeerId
-from ..messages import Commit, Heartbeat, Message, Ready
+from ..messages import Commit, Message, Ready
 from ..round_machine import (
     Acceptor,
     Action,
@@ -99,14 +99,17 @@ class World(Clock):
         self._amnesia, self._rules_type = amnesia, rules_type
         self._num_chunks, self._lease_samples, self._state_bytes = num_chunks, lease_samples, state_bytes
         self._exchanges = Exchanges(self, contribution_bytes, num_chunks)
-        self.mail, self.heartbeats = Mail(self), Heartbeats(self)
+        self.mail, self.heartbeats = self._make_mail(), Heartbeats(self)
         for number, peer in enumerate(self.nodes):
             self.start(peer)
             self.heartbeats.begin(peer, number)
 
+    def _make_mail(self) -> Mail:
+        return Mail(self)
+
     @property
-    def decided(self) -> dict[int, str]:
-        """Round → record id, the first time somebody decides."""
+    def decided(self) -> dict[tuple[int, int], str]:
+        """Lineage and round → record id, the first time somebody decides."""
         return self.checks.decided
 
     # --- faults -------------------------------------------------------------------------------------------------------
@@ -252,17 +255,20 @@ class World(Clock):
 
     def rules_of(self, node: Node) -> Rules:
         """The rules of the round that a node works on."""
+        return self._rules_type(**self._facts_of(node))
+
+    def _facts_of(self, node: Node) -> dict[str, Any]:
         commits = node.disk.commits
-        return self._rules_type(
-            genesis=self.genesis,
-            me=node.peer,
-            standing=Standing.after(commits[-1]) if commits else Standing.of_genesis(self.genesis),
-            parent_state=state_hash(commits),
-            lease_samples=self._lease_samples,
-            num_chunks=self._num_chunks,
-            open_vote=self.checks.open_vote,
-            recent=tuple(node.paces[-NUM_ROUNDS:]),
-        )
+        return {
+            "genesis": self.genesis,
+            "me": node.peer,
+            "standing": Standing.after(commits[-1]) if commits else Standing.of_genesis(self.genesis),
+            "parent_state": state_hash(commits),
+            "lease_samples": self._lease_samples,
+            "num_chunks": self._num_chunks,
+            "open_vote": self.checks.open_vote,
+            "recent": tuple(node.paces[-NUM_ROUNDS:]),
+        }
 
     def _begin(self, node: Node, peers: dict[PeerId, PeerView]) -> None:
         node.heard = {}
@@ -280,7 +286,7 @@ class World(Clock):
     def deliver(self, receiver: PeerId, event: Received) -> None:
         """A message has come through the network."""
         node = self.nodes[receiver]
-        if isinstance(event.body, Heartbeat) or node.is_asleep:
+        if node.is_asleep:
             self.feed(node, event)
         elif node.is_up:
             self.mail.take(node, event)

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from .addresses import PortInUse
+from .addresses import DirectPortInUse, PortInUse
 from .libp2p_transport import usable_address
 from .seeds import dial_seeds
 from .settings import (
@@ -17,6 +17,7 @@ from .settings import (
 from .swarm import Swarm
 
 __all__ = [
+    "DirectPortInUse",
     "DuplicateIdentity",
     "Health",
     "PortInUse",

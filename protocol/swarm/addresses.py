@@ -232,6 +232,10 @@ class PortInUse(OSError):
     """A listen port is taken; the message names it and the option to change."""
 
 
+class DirectPortInUse(PortInUse):
+    """The port for connections beside libp2p is."""
+
+
 def check_free(text: str) -> None:
     """Raise `PortInUse` if the address cannot be listened on. Port 0 is always free.
 

@@ -154,6 +154,10 @@ class DhtDirectory:
     def admit(self, admits: Callable[[PeerId], bool]) -> None:
         self._admits = admits
 
+    def admits(self, peer: PeerId) -> bool:
+        """Whether the run lets the peer in, as far as this node was told."""
+        return self._admits(peer)
+
     async def meet(self, peers: Iterable[PeerId]) -> None:
         """Enter ``peers`` into the routing table, and us into theirs."""
         node = self._node

@@ -10,18 +10,20 @@ from collections.abc import Callable, Mapping, Sequence
 
 from .. import transport as contract
 from ..allowance import Allowances
+from ..bandwidth import BandwidthCap, Caps
 from ..identity import PeerId
 from . import addresses, messages
 from ._hivemind import log
+from .direct import DirectPath, DirectStream
 from .p2pd import P2pd, P2pdError
 from .paths import Paths
 from .settings import SwarmEvent, SwarmSettings
-from .streams import SwarmStream, greet, receive_hello, refuse, welcome
+from .streams import FramedStream, ServeRaw, SwarmStream, greet, receive_hello, refuse, welcome
 
 STREAMS = "stream"
 """libp2p protocol of all bulk streams; the hello names the application's protocol."""
 MAX_KNOWN_PEERS = 4096
-_DIRECT_POLL_S = 0.25
+_UNRELAYED_POLL_S = 0.25
 _REFUSALS_SAID_PER_S, _REFUSALS_SAID_AT_ONCE = 0.1, 16
 """Of one peer. A flood of bad streams must not become a flood of log lines."""
 
@@ -37,11 +39,15 @@ class Libp2pTransport:
         self._settings = settings
         self._emit = emit
         self._traffic = contract.Traffic()
+        self.caps = Caps(BandwidthCap(settings.upload_bytes_per_s), BandwidthCap(settings.download_bytes_per_s))
+        self._control_caps = self.caps.bypassed()
         self.paths = Paths(settings.direct_timeout_s)
+        self.direct: DirectPath | None = None
+        """Tried first for streams."""
         self._daemon: asyncio.Future[P2pd] = asyncio.get_running_loop().create_future()
         self._addresses: collections.OrderedDict[PeerId, tuple[str, ...]] = collections.OrderedDict()
         self._served: dict[str, contract.StreamHandler] = {}
-        self._raw_served: dict[str, Callable[[SwarmStream, bytes, str], contract.Awaitable[None]]] = {}
+        self._raw_served: dict[str, ServeRaw] = {}
         self._num_streams: collections.Counter[PeerId] = collections.Counter()
         self._refused_until_s: dict[PeerId, float] = {}
         self._refusals_said = Allowances(_REFUSALS_SAID_PER_S, _REFUSALS_SAID_AT_ONCE, time.monotonic)
@@ -61,7 +67,7 @@ class Libp2pTransport:
 
     @property
     def traffic(self) -> contract.Traffic:
-        """Bytes at the socket to p2pd: framing included, libp2p's encryption and multiplexing (about 1 %) not."""
+        """Bytes at the sockets: framing included, encryption and multiplexing (libp2p's about 1 %, TLS 0.2 %) not."""
         return self._traffic
 
     def protocol_name(self, name: str) -> str:
@@ -78,7 +84,7 @@ class Libp2pTransport:
         # Not a libp2p protocol each, so that registering is immediate and a restart of p2pd has little to restore.
         self._served[protocol] = handler
 
-    async def _serve_stream(self, stream: SwarmStream, hello: bytes, _address: str) -> None:
+    async def _serve_stream(self, stream: FramedStream, hello: bytes, _address: str) -> None:
         handler = self._served.get(hello.decode("ascii", "replace"))
         if handler is None:
             await refuse(stream, "it does not serve this protocol (yet)")
@@ -86,7 +92,7 @@ class Libp2pTransport:
         await welcome(stream)
         await handler(stream)
 
-    def serve_raw(self, name: str, handler: Callable[[SwarmStream, bytes, str], contract.Awaitable[None]]) -> None:
+    def serve_raw(self, name: str, handler: ServeRaw) -> None:
         """Serve libp2p protocol ``name``; ``handler`` gets the stream, the hello's payload and the remote address."""
         self._raw_served[name] = handler
         if self._daemon.done():
@@ -114,29 +120,43 @@ class Libp2pTransport:
             writer.transport.abort()
             await self._refuse(peer)
             return
-        stream = self._stream(peer, address, reader, writer)
         self._hear_from(peer, address)
+        stream, handler = self._stream(name, peer, address, reader, writer), self._raw_served[name]
+        await self._run(stream, lambda hello: handler(stream, hello, address))
+
+    async def serve_direct(self, stream: DirectStream) -> None:
+        """Handle a stream that came in beside libp2p, under the same limits. Never raises."""
+        if self._num_streams.total() >= self._settings.max_streams:
+            stream.abort()
+        elif self._is_over_limit(stream.remote):
+            stream.abort()
+            await self._refuse(stream.remote)
+        else:
+            await self._run(stream, lambda hello: self._serve_stream(stream, hello, ""))
+
+    def _stream(
+        self, name: str, peer: PeerId, address: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
+    ) -> SwarmStream:
+        caps = self.caps if name == self.protocol_name(STREAMS) else self._control_caps
+        return SwarmStream(peer, reader, writer, self._traffic, self._settings.progress_timeout_s, address, caps)
+
+    async def _run(self, stream: FramedStream, handler: Callable[[bytes], contract.Awaitable[None]]) -> None:
+        peer = stream.remote
         self._num_streams[peer] += 1
         try:
-            await self._run_handler(name, stream, address)
+            await self._run_handler(stream, handler)
         finally:
             self._num_streams[peer] -= 1
             if not self._num_streams[peer]:
                 del self._num_streams[peer]
             await stream.close()
 
-    def _stream(
-        self, peer: PeerId, address: str, reader: asyncio.StreamReader, writer: asyncio.StreamWriter
-    ) -> SwarmStream:
-        is_relayed = addresses.is_relayed(address)
-        return SwarmStream(peer, reader, writer, self._traffic, self._settings.progress_timeout_s, is_relayed)
-
-    async def _run_handler(self, name: str, stream: SwarmStream, address: str) -> None:
+    async def _run_handler(self, stream: FramedStream, handler: Callable[[bytes], contract.Awaitable[None]]) -> None:
         hello = await receive_hello(stream, self._settings.connect_timeout_s)
         if hello is None:
             return
         try:
-            await self._raw_served[name](stream, hello, address)
+            await handler(hello)
         except contract.StreamClosed as error:
             log.debug("%s", error)
         except contract.RemoteProtocolError as error:
@@ -144,7 +164,7 @@ class Libp2pTransport:
                 log.warning("%s", error)
                 self._emit(SwarmEvent("peer_refused", str(error), stream.remote))
         except Exception as error:
-            log.warning("serving %s to …%s failed: %s: %s", name, stream.remote[-5:], type(error).__name__, error)
+            log.warning("serving …%s failed: %s: %s", stream.remote[-5:], type(error).__name__, error)
             log.debug("details", exc_info=True)
 
     def _is_over_limit(self, peer: PeerId) -> bool:
@@ -163,8 +183,11 @@ class Libp2pTransport:
         self._refused_until_s[peer] = time.monotonic() + self._settings.refuse_s
         while len(self._refused_until_s) > MAX_KNOWN_PEERS:
             self._refused_until_s.pop(next(iter(self._refused_until_s)))
-        with contextlib.suppress(P2pdError):
-            await self._daemon.result().disconnect(peer, self._settings.health_timeout_s)
+        if self.direct is not None:
+            self.direct.drop(peer)
+        if self._daemon.done():
+            with contextlib.suppress(P2pdError):
+                await self._daemon.result().disconnect(peer, self._settings.health_timeout_s)
 
     async def _receive_messages(self, stream: SwarmStream, session: bytes, _address: str) -> None:
         await welcome(stream)
@@ -193,18 +216,21 @@ class Libp2pTransport:
 
     async def open(self, peer: PeerId, protocol: str) -> contract.ByteStream:
         """See `transport.Transport.open`. A peer that is relay-only (`paths.Paths`) is refused at once; one that was
-        met through a relay just now gets the time for a direct connection."""
+        met through a relay just now gets the time for a connection without."""
+        if self.direct is not None and (stream := await self.direct.open(peer, protocol)) is not None:
+            self.paths.note(peer, "direct", time.monotonic())
+            return stream
         while True:
             if self._settings.bulk_over_relay or not self.paths.is_relay_only(peer, time.monotonic()):
                 stream, _ = await self._open_run_stream(peer, STREAMS, protocol.encode())
-                self.paths.note(peer, "relayed" if stream.is_relayed else "direct", time.monotonic())
+                self.paths.note(peer, "relayed" if stream.is_relayed else "libp2p", time.monotonic())
                 if self._settings.bulk_over_relay or not stream.is_relayed:
                     return stream
                 stream.abort()
             if self.paths.is_relay_only(peer, time.monotonic()):
                 limit_s = self._settings.direct_timeout_s
                 raise contract.PeerUnreachable(peer, f"only through a relay, no direct connection within {limit_s:g} s")
-            await asyncio.sleep(_DIRECT_POLL_S)
+            await asyncio.sleep(_UNRELAYED_POLL_S)
 
     async def _open_run_stream(self, peer: PeerId, protocol: str, hello: bytes) -> tuple[SwarmStream, bytes]:
         return await self.open_raw(peer, self.protocol_name(protocol), hello)
@@ -220,7 +246,7 @@ class Libp2pTransport:
                 if known := self._addresses.get(peer):
                     await daemon.connect(peer, known, limit_s)
                 address, reader, writer = await daemon.open_stream(peer, name, limit_s)
-                stream = self._stream(peer, address, reader, writer)
+                stream = self._stream(name, peer, address, reader, writer)
                 return stream, await _greet_or_abort(stream, hello, limit_s)
         except TimeoutError:
             raise contract.PeerUnreachable(peer, f"no answer within {limit_s:g} s") from None
@@ -298,6 +324,8 @@ class Libp2pTransport:
             async with asyncio.timeout(grace_s):
                 await asyncio.gather(*(box.all_answered.wait() for box in self._outboxes.values()))
         self._closed = True
+        if self.direct is not None:
+            await self.direct.close()
         await asyncio.gather(*(box.close() for box in self._outboxes.values()))
         for task in list(self._tasks):
             task.cancel()

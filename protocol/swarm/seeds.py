@@ -31,6 +31,8 @@ from .streams import SwarmStream, welcome
 HELLO_PROTOCOL = "/atoll/1/hello"
 MAX_DIAL_BACK_PORTS = 4
 DIAL_BACK_TIMEOUT_S = 3.0
+MAX_REMEMBERED_DIALS = 64
+"""Peers met earlier that are dialled at a start; the newest."""
 
 
 class Question(BaseModel):
@@ -227,6 +229,22 @@ async def _dial_libp2p(
         detail = f"it serves another run ({answer.run_id[:12]}…, not {settings.run_id[:12]}…); check the run spec"
         return SeedResult(address, peer, SeedCause.WRONG_RUN, detail)
     return SeedResult(address, peer, SeedCause.ANSWERED, "answered", answer.is_relay)
+
+
+def dial_targets(settings: SwarmSettings, own: PeerId, *, with_own: bool = False) -> list[str]:
+    """Seeds, and the peers met last; ``with_own``: this node's own addresses among them too."""
+    remembered = list(settings.known_peers.items())[-MAX_REMEMBERED_DIALS:]
+    known = [f"{text}/p2p/{peer}" for peer, texts in remembered for text in texts[:2]]
+    targets = dict.fromkeys([*settings.seeds, *known])
+    return [text for text in targets if with_own or not text.endswith(f"/p2p/{own}")]
+
+
+async def may_listen(address: str, timeout_s: float) -> bool:
+    """Ask a TCP port ourselves first: after each failure p2pd refuses to dial for five seconds and more."""
+    where = addresses.endpoint(address)
+    if where is None or where.transport != "tcp":
+        return True
+    return await tcp_cause(where.host, where.port, timeout_s) is None
 
 
 async def dial_all(

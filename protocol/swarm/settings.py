@@ -10,6 +10,7 @@ from typing import Annotated, Literal
 from pydantic import BaseModel, ConfigDict, Field
 
 from ..identity import PeerId
+from .paths import PathKind
 
 Seconds = Annotated[float, Field(gt=0)]
 
@@ -63,6 +64,14 @@ class SwarmSettings(BaseModel):
     """A pair with only a relayed connection for this long is relay-only and opens no bulk streams."""
     bulk_over_relay: bool = False
     """Allow bulk streams over relays (slow, and cut at 128 KiB where a relay is the only public peer)."""
+    direct_ports: tuple[Annotated[int, Field(ge=0, le=65_535)], ...] = (0,)
+    """TCP ports for streams beside libp2p, of which the first that is free is taken (0: any), on the addresses of
+    `listen`. Empty: no such streams, neither incoming nor outgoing."""
+    direct_dial_timeout_s: Seconds = 1.5
+    """For a peer's direct port to answer; then libp2p carries the stream."""
+    upload_bytes_per_s: Annotated[float, Field(gt=0)] | None = None
+    """Cap of what is sent, over all paths together (`bandwidth.BandwidthCap`)."""
+    download_bytes_per_s: Annotated[float, Field(gt=0)] | None = None
     min_open_files: Annotated[int, Field(ge=64)] = 4096
     """RLIMIT_NOFILE is raised to this if the hard limit allows; every stream takes descriptors here and in p2pd."""
     p2pd_command: tuple[str, ...] = ()
@@ -112,8 +121,10 @@ class Health:
     last_failure: str
     """Why p2pd was last restarted, or cannot be; empty if it never was."""
     connected_peers: tuple[PeerId, ...]
-    direct_peers: tuple[PeerId, ...]
+    unrelayed_peers: tuple[PeerId, ...]
     """Peers with at least one connection that is not relayed; bulk streams go to these only."""
+    direct_peers: tuple[PeerId, ...]
+    """Those of them to which bulk streams go beside libp2p (`direct`)."""
     relay_only_peers: tuple[PeerId, ...]
     """Connected peers for which no direct connection came about within `SwarmSettings.direct_timeout_s`."""
     addresses: tuple[str, ...]
@@ -127,10 +138,14 @@ class Health:
     """The peers that dialled back."""
     is_relayed: bool
     """Whether others reach this node through a relay."""
+    direct_port: int
+    """Where peers are let in beside libp2p; 0: nowhere."""
 
-    def path(self, peer: PeerId) -> Literal["direct", "relayed"] | None:
-        """How a peer is connected; None: it is not."""
-        return "direct" if peer in self.direct_peers else "relayed" if peer in self.connected_peers else None
+    def path(self, peer: PeerId) -> PathKind | None:
+        """How bulk data go to a peer; None: it is not connected."""
+        if peer in self.direct_peers:
+            return "direct"
+        return "libp2p" if peer in self.unrelayed_peers else "relayed" if peer in self.connected_peers else None
 
 
 EventKind = Literal[
@@ -144,6 +159,7 @@ EventKind = Literal[
     "reachability",
     "relays",
     "addresses",
+    "path",
     "stopped",
 ]
 

@@ -12,6 +12,7 @@ from .. import transport as contract
 from ..identity import Identity, PeerId
 from . import addresses, reachability, run_folder, seeds
 from ._hivemind import P2PDaemonError, log
+from .direct.wiring import direct_path
 from .directory import DhtDirectory
 from .libp2p_transport import Libp2pTransport, protocol_prefix, usable_address
 from .limits import raise_open_file_limit
@@ -19,9 +20,6 @@ from .p2pd import STOP_TIMEOUT_S, P2pd, P2pdError, P2pdOptions
 from .settings import Health, SeedResult, SwarmError, SwarmEvent, SwarmSettings
 
 FIRST_RESTART_PAUSE_S, MAX_RESTART_PAUSE_S = 0.1, 10.0
-
-MAX_REMEMBERED_DIALS = 64
-"""Peers met earlier that are dialled at a start; the newest."""
 
 
 class Swarm:
@@ -34,6 +32,9 @@ class Swarm:
         self._transport = Libp2pTransport(identity.peer_id, settings, self._emit)
         self._directory = DhtDirectory(identity.peer_id, settings.run_id, self._transport.learn, self._on_conflict)
         self._answerer = seeds.Answerer(self._transport, settings)
+        self._direct = self._transport.direct = direct_path(
+            identity, settings, self._transport, self._directory.admits, lambda: self.reachable, self._emit
+        )
         self._folder: Path | None = None
         self._daemon: P2pd | None = None
         self._relays: tuple[str, ...] = ()
@@ -84,6 +85,8 @@ class Swarm:
         for address in self.settings.listen:
             addresses.check_free(address)
         await self._probe()
+        if self._direct is not None:
+            self._direct.start()
         self._folder = run_folder.create(self.settings.runtime_folder)
         await self._start_daemon()
         await self._meet_everybody()
@@ -94,7 +97,7 @@ class Swarm:
 
     async def _probe(self) -> None:
         """Dial everybody under a throw-away key: is our own taken, who answers, whom can we use as a relay."""
-        targets = self._dial_targets(with_own=True)
+        targets = seeds.dial_targets(self.settings, self.peer_id, with_own=True)
         if not targets:
             return
         async with seeds.Probe(self.settings) as probe:
@@ -124,12 +127,6 @@ class Swarm:
                 await self._check_reachability(probe.transport, answered)
         if self._position.should_move:
             self._emit(SwarmEvent("relays", self._position.move(len(self._relays))))
-
-    def _dial_targets(self, with_own: bool = False) -> list[str]:
-        remembered = list(self.settings.known_peers.items())[-MAX_REMEMBERED_DIALS:]
-        known = [f"{text}/p2p/{peer}" for peer, texts in remembered for text in texts[:2]]
-        targets = [*self.settings.seeds, *known]
-        return [text for text in dict.fromkeys(targets) if with_own or not text.endswith(f"/p2p/{self.peer_id}")]
 
     async def _start_daemon(self) -> None:
         assert self._folder is not None
@@ -234,7 +231,7 @@ class Swarm:
         """Whether all of ``peers`` can open bulk streams to this node, so that it can own spans: it is reachable, or a
         home that can be met again through a relay and has punched through to every one of them."""
         paths = self._transport.paths
-        is_punched = self._is_relayed and bool(peers) and all(paths.kind(peer) == "direct" for peer in peers)
+        is_punched = self._is_relayed and bool(peers) and all(map(paths.is_unrelayed, peers))
         return self.reachable or is_punched
 
     @property
@@ -251,6 +248,7 @@ class Swarm:
             num_restarts=self._num_restarts,
             last_failure=self._last_failure,
             connected_peers=tuple(connected),
+            unrelayed_peers=tuple(peer for peer in paths.unrelayed() if peer in connected),
             direct_peers=tuple(peer for peer in paths.direct() if peer in connected),
             relay_only_peers=tuple(peer for peer in paths.relay_only(time.monotonic()) if peer in connected),
             addresses=self.addresses,
@@ -259,6 +257,7 @@ class Swarm:
             reachability_fix=verdict.fix,
             measured_by=verdict.measured_by,
             is_relayed=self._is_relayed,
+            direct_port=self._direct.port if self._direct is not None else 0,
         )
 
     def on_event(self, listener: Callable[[SwarmEvent], None]) -> None:
@@ -345,20 +344,15 @@ class Swarm:
         while True:
             await asyncio.sleep(min(pause_s, self.settings.redial_interval_s))
             pause_s *= 2
-            for target in self._dial_targets():
+            for target in seeds.dial_targets(self.settings, self.peer_id):
                 plain, peer = addresses.split_peer(target)
-                if peer is None or peer in self._connected or self._daemon is None or not await self._may_listen(plain):
+                if peer is None or peer in self._connected or self._daemon is None:
+                    continue
+                if not await seeds.may_listen(plain, self.settings.seed_timeout_s):
                     continue
                 with contextlib.suppress(contract.PeerUnreachable, P2pdError, ValueError):
                     await self.connect(PeerId(peer), (plain,))
             await self._review_position()
-
-    async def _may_listen(self, address: str) -> bool:
-        """Ask a TCP port ourselves first: after each failure p2pd refuses to dial for five seconds and more."""
-        where = addresses.endpoint(address)
-        if where is None or where.transport != "tcp":
-            return True
-        return await seeds.tcp_cause(where.host, where.port, self.settings.seed_timeout_s) is None
 
     # --- reachability
 

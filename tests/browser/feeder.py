@@ -53,6 +53,8 @@ def peers(now: float, **changes: Any) -> list[PeerInfo]:
             share=shares[index],
             tokens=25_600,
             tokens_per_s=4_100.0 - 410 * index,
+            round_trip_ms=None if index == 0 else (0.0, 0.42, 31.0, 184.0, 1260.0)[index],
+            clock_offset_ms=None if index == 0 else (0.0, 12.0, -310.0, 2.0, 4700.0)[index],
             last_seen_at=utc(now - 0.3 * index),
             **changes,
         )

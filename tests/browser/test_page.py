@@ -106,6 +106,24 @@ async def test_the_page_shows_state_sentence_round_peers_loss_and_exchange(node:
     assert node.problems == []
 
 
+async def test_the_peers_panel_shows_round_trips_and_whose_clock_is_wrong(node: Shown) -> None:
+    cells = node.page.locator("#peer-table tbody tr td:nth-child(7)")
+    assert sorted(await cells.all_text_contents()) == ["0.4 ms", "1.3 s", "184 ms", "31 ms", "–"]
+    behind = node.page.locator("#peer-table tr", has_text="mangrove").locator("td:nth-child(7)")
+    assert await behind.get_attribute("title") == "There and back to this peer; its clock is 310 ms behind"
+    await expect(node.page.locator("#peer-table .tag", has_text="clock")).to_have_text(["clock 4.7 s ahead"])
+    assert node.problems == []
+
+
+async def test_an_ejected_node_shows_why_and_what_to_do(node: Shown) -> None:
+    node.board.set_state(State.EJECTED, Reason.MISCONDUCT_PROVEN)
+    await node.text("#chip").to_have_text("Ejected")
+    await node.text("#sentence").to_have_text(re.compile("^Misconduct of this node was proven"))
+    await node.text("#fix").to_have_text(re.compile("ask the operator to let in another identity"))
+    await node.text("#round").to_be_hidden()
+    assert node.problems == []
+
+
 async def test_changes_appear_without_reloading(node: Shown) -> None:
     feeder.training(node.board, 13)
     node.board.add_loss("validation", 12, 1.655)

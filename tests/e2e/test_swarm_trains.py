@@ -58,6 +58,8 @@ def test_three_isolated_nodes_commit_ten_rounds_and_beat_a_lone_node(tmp_path: P
         run_to_the_end(nodes, 200)
         losses = check_rounds(nodes, NUM_ROUNDS)
         lone = lone_node_loss(tmp_path / "lone", nodes[0].spec_path)
+        paths = {node.name: [e["text"] for e in node.events if e["event"] == "path"] for node in nodes}
+    assert all(len(texts) == 2 and "encrypted TCP" in " ".join(texts) for texts in paths.values()), paths
     print(f"validation loss by round {losses}, lone node {lone:.3f}")
     assert losses[-1] < LIMIT_NATS_PER_BYTE
     assert all(after - before <= LARGEST_RISE for before, after in pairwise(losses))

@@ -14,6 +14,7 @@ from atoll.protocol.chunks import Contribution, span_digest
 from atoll.protocol.identity import Identity
 from atoll.protocol.signed_results import signed
 from atoll.protocol.state_sync.snapshot import SnapshotManifest
+from atoll.protocol.suspicions import Breach, Suspicion
 
 RUN = "ab" * 32
 ZERO = "00" * 32
@@ -67,9 +68,19 @@ HEARTBEAT = m.Heartbeat(
     phase="training",
     loss=1.5,
     evaluated=m.Evaluated(round=1, validation_loss=2.0),
+    group=m.Group(delegate=ME.peer_id, num_peers=2),
     addresses=("/ip4/203.0.113.5/tcp/4001",),
     sent_unix_s=1e9,
 )
+GROUP_RESULT = m.GroupResult(record=RECORD, commitment=CONTRIBUTION.commitment)
+SUSPICION = Suspicion(
+    lineage=0,
+    round=3,
+    record=ZERO,
+    accused=Identity.from_seed(bytes([2]) * 32).peer_id,
+    accuser=ME.peer_id,
+    breach=Breach(rule="cosine", value=0.4, limit=0.95),
+).signed(ME)
 MESSAGES: tuple[m.Message, ...] = (
     HEARTBEAT,
     m.Ready(round=1, parent=RUN, parent_state=ZERO, tokens=7, commitment=CONTRIBUTION.commitment),
@@ -89,12 +100,25 @@ MESSAGES: tuple[m.Message, ...] = (
     m.MemoryRequest(round=1),
     m.Memory(round=1, envelope=e.seal(ME, HEADER, HEARTBEAT).hex()),
     m.Refused(why="the invite has expired"),
+    m.Enlist(round=1),
+    m.Seat(round=1, seat=1, group=(ME.peer_id,)),
+    m.GroupPlan(plan=PLAN),
+    GROUP_RESULT,
+    m.GroupResultRequest(round=1, commitment=CONTRIBUTION.commitment),
+    m.GroupResultCopy(round=1, envelope=e.seal(ME, HEADER, GROUP_RESULT).hex()),
+    m.GroupWithdrawn(round=1, why="no quorum"),
+    m.Suspected(suspicion=SUSPICION),
 )
 
 
 def signed_part(message: m.Message) -> bytes:
     """What the signature of a message covers."""
     return e.seal(ME, HEADER, message)[e.SIGNATURE_BYTES :]
+
+
+def sealed_message(message: m.Message) -> bytes:
+    """A message as its honest sender seals it."""
+    return e.seal(ME, HEADER, message)
 
 
 def first_words() -> bytes:

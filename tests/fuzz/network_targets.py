@@ -16,6 +16,7 @@ from atoll.protocol.exchange.context import ExchangeContext
 from atoll.protocol.exchange.member import SpanMember
 from atoll.protocol.exchange.owner import SpanOwner
 from atoll.protocol.identity import PeerId
+from atoll.protocol.recent import Recent
 from atoll.protocol.result_transfer import ResultFetcher, ResultServer
 from atoll.protocol.results import ResultStore
 from atoll.protocol.round_machine import Rules
@@ -30,7 +31,11 @@ from .harness import ON_STREAMS, Target, frames, on_stream, served, stream_of
 
 SIGNED = [ex.signed_part(message) for message in ex.MESSAGES]
 SETTINGS = ExchangeSettings(contact_timeout_s=0.01, keepalive_interval_s=0.005)
-FRAMING = ("protocol/swarm/streams.py:SwarmStream.read", "protocol/swarm/streams.py:SwarmStream._read_exactly")
+FRAMING = (
+    "protocol/swarm/streams.py:FramedStream.read",
+    "protocol/swarm/streams.py:FramedStream._read_exactly",
+    "protocol/swarm/streams.py:SwarmStream._take",
+)
 
 
 @cache
@@ -117,7 +122,8 @@ def _context() -> ExchangeContext:
 
 
 def _host(donor: Donor) -> ExchangeHost:
-    return ExchangeHost(PeerId("me"), ex.GRID, donor, executor(), SETTINGS, is_alive=lambda _: True)  # type: ignore[arg-type]
+    recent = Recent(ex.GRID)
+    return ExchangeHost(PeerId("me"), ex.GRID, donor, executor(), SETTINGS, lambda _: True, recent)  # type: ignore[arg-type]
 
 
 @cache

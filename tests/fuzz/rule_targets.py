@@ -11,8 +11,8 @@ from atoll.node.amendment_store import AmendmentStore
 from atoll.protocol.amendments import MAX_AMENDMENT_BYTES, Amendment, InvalidAmendment, RunRules
 from atoll.protocol.changes import Finish, Reset
 from atoll.protocol.quorum import quorum_of
-from atoll.protocol.recollection import Recollection
-from atoll.protocol.recovery import Recovery
+from atoll.protocol.recollection import Recollection, is_of_earlier_life
+from atoll.protocol.recovery import Recovery, ResetFile
 from atoll.protocol.simulator.faults import Crash, FaultSchedule
 from atoll.protocol.simulator.traces import Trace
 from atoll.protocol.spec import Genesis, MembershipConfig, SpecError
@@ -53,15 +53,14 @@ def _collect(path: Path) -> None:
 def _remember(data: bytes) -> None:
     """``data``: what another founder says that we have signed."""
     quorum = quorum_of(GENESIS, GENESIS.membership.roster, 1)
-    memory = Recollection(
-        ex.ME.peer_id, ex.RUN, 0, quorum, lambda _: False, began_s=0.0, patience_s=0.0
-    )  # fmt: skip
+    me, is_earlier = ex.ME.peer_id, lambda raw: is_of_earlier_life(raw, ex.ME.peer_id, ex.RUN, range(0))
+    memory = Recollection(me, quorum, is_earlier, began_s=0.0, patience_s=0.0)
     memory.note(ex.ME.peer_id, data)
     accepted(memory._has_evidence)
 
 
 def _sign_reset(path: Path) -> None:
-    accepted(Recovery(ex.ME, path, lambda: 0.0)._sign(RESET))
+    accepted(Recovery(ex.ME, ResetFile(path), lambda: 0.0)._sign(RESET))
 
 
 RULE_TARGETS = (
@@ -101,7 +100,7 @@ RULE_TARGETS = (
         "the resets that a delegate has signed",
         in_file("resets.jsonl", _sign_reset),
         [b"", json.dumps({"number": 1, "digest": RESET.digest}).encode() + b"\n"],
-        ("protocol/recovery.py:_read",),
+        ("protocol/recovery.py:ResetFile.known",),
         refusals=(OSError, Refused),
         max_bytes=FILE_BYTES,
     ),

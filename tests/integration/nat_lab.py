@@ -46,7 +46,7 @@ async def push(swarm, peer, num_frames):
     await stream.close()
     seconds = time.monotonic() - opened_s
     return {"bytes": num_bytes, "mb_per_s": num_bytes / 1e6 / seconds, "opened_s": opened_s - started_s,
-            "relayed": stream.is_relayed}
+            "path": swarm.transport.paths.kind(peer)}
 
 async def answer(swarm, what, rest):
     if what == "connect":
@@ -60,7 +60,7 @@ async def answer(swarm, what, rest):
     if what == "is_met_by":
         return swarm.is_met_by(rest[0])
     health = swarm.health()
-    return {"reachable": health.reachable, "reachability": health.reachability, "direct": health.direct_peers,
+    return {"reachable": health.reachable, "reachability": health.reachability, "direct": health.unrelayed_peers,
             "relay_only": health.relay_only_peers, "fix": health.reachability_fix, "connected": health.connected_peers,
             "addresses": health.addresses, "seeds": [r.cause for r in swarm.seed_results]}
 

@@ -22,6 +22,7 @@ from atoll.protocol.exchange import (
     SpanInbox,
 )
 from atoll.protocol.identity import Identity
+from atoll.protocol.recent import Recent
 from atoll.protocol.record import Member, Plan, Record, Span
 from atoll.protocol.result_transfer import ResultFetcher, ResultServer
 from atoll.protocol.results import ResultStore
@@ -42,7 +43,9 @@ class Node:
         self.swarm, self.identity = swarm, identity
         self.store = ResultStore(folder, GRID)
         self.events: list[ExchangeEvent] = []
-        self.host = ExchangeHost(swarm.peer_id, GRID, swarm.transport, executor, SETTINGS, is_alive=lambda _: True)
+        self.host = ExchangeHost(
+            swarm.peer_id, GRID, swarm.transport, executor, SETTINGS, is_alive=lambda _: True, recent=Recent(GRID)
+        )
         self.inbox = SpanInbox(self.host)
         ResultServer(swarm.transport, self.store)
         self.values = np.random.default_rng(seed).standard_normal(GRID.num_elements).astype(np.float32)

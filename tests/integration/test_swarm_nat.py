@@ -60,7 +60,7 @@ async def test_homes_punch_through_cone_routers_and_know_where_they_cannot(net: 
     for sender, receiver in ((a, seed), (seed, a)):  # over the home's own connection
         pushed = await sender.ask("push", receiver.peer, 32)
         assert pushed["bytes"] == 32 << 20
-        assert not pushed["relayed"]
+        assert pushed["path"] == "direct", "the home dials, for its own streams and for those of others"
         print(f"home and public peer: {pushed['mb_per_s']:.0f} MB/s")
     # The three pairs at once: bulk waits for a direct connection, which comes for cone and cone only.
     await meet(a, b)
@@ -70,7 +70,7 @@ async def test_homes_punch_through_cone_routers_and_know_where_they_cannot(net: 
         a.ask("push", b.peer, 32), c.ask("push", a.peer, 1), d.ask("push", c.peer, 1)
     )
     assert punched["bytes"] == 32 << 20
-    assert not punched["relayed"]
+    assert punched["path"] == "libp2p"
     assert punched["opened_s"] < 10
     print(f"punched {punched['opened_s']:.2f} s after the first relayed message, {punched['mb_per_s']:.0f} MB/s")
     assert all(why.startswith(RELAY_ONLY) for why in refused), refused
@@ -86,7 +86,7 @@ async def test_homes_punch_through_cone_routers_and_know_where_they_cannot(net: 
     assert (await b.message())["received"] == "still here"
     pushed = await b.ask("push", a.peer, 8)
     assert pushed["bytes"] == 8 << 20
-    assert not pushed["relayed"]
+    assert pushed["path"] == "libp2p"
 
 
 async def test_net_04_messages_pass_a_relay_that_is_cut_short(net: tuple[Internet, Nodes]) -> None:
@@ -123,7 +123,7 @@ async def test_bulk_passes_a_relay_when_a_second_public_peer_confirms_the_seed(n
         while isinstance(pushed := await a.ask("push", b.peer, 32), str):  # noqa: ASYNC110 - another process
             await asyncio.sleep(1)
     assert pushed["bytes"] == 32 << 20
-    assert pushed["relayed"]
+    assert pushed["path"] == "relayed"
     print(f"over the relay {pushed['mb_per_s']:.0f} MB/s")
 
 
@@ -137,7 +137,7 @@ async def test_without_a_relay_a_home_takes_part_with_outgoing_connections(net: 
     assert any("with outgoing connections only" in text for text in home.events), home.events
     assert not relayed(await home.health())
     pushed = await public.ask("push", home.peer, 4)
-    assert pushed["bytes"] == 4 << 20
+    assert (pushed["bytes"], pushed["path"]) == (4 << 20, "direct")
 
 
 async def test_net_03_an_announced_address_behind_a_forwarded_port_is_the_only_one_announced(
@@ -159,7 +159,8 @@ async def test_net_03_an_announced_address_behind_a_forwarded_port_is_the_only_o
     assert not health["reachable"]
     assert health["reachability"].startswith("TCP port 4100 of your router (45.45.45.12) does not lead here")
     assert await b.ask("connect", a.peer, list(announce)) is True
-    assert (await b.ask("push", a.peer, 4))["bytes"] == 4 << 20
+    pushed = await b.ask("push", a.peer, 4)
+    assert (pushed["bytes"], pushed["path"]) == (4 << 20, "libp2p"), "its router forwards no direct port"
 
 
 async def test_peers_with_ipv6_only_meet(net: tuple[Internet, Nodes]) -> None:
@@ -174,4 +175,5 @@ async def test_peers_with_ipv6_only_meet(net: tuple[Internet, Nodes]) -> None:
     assert health["reachability"] == "confirmed by 1 of 1 peers"
     assert health["seeds"] == ["answered", "unroutable"]
     assert f"/ip6/2a45::2/tcp/4001/p2p/{node.peer}" in health["addresses"]
-    assert (await seed.ask("push", node.peer, 4))["bytes"] == 4 << 20
+    pushed = await seed.ask("push", node.peer, 4)
+    assert (pushed["bytes"], pushed["path"]) == (4 << 20, "direct")

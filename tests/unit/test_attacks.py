@@ -32,21 +32,46 @@ def small(attacks):
 
 
 def test_a_fifth_of_flipped_signs_hurts_a_plain_mean_and_not_the_defended_one(attacks, small, capsys):
-    off = attacks.show(attacks.Cell("sign_flip", 0.2, attacks.NO_DEFENCE, small), (0,))
-    on = attacks.show(attacks.Cell("sign_flip", 0.2, attacks.TrustConfig(), small), (0,))
+    results = attacks.Results()
+    off = results.cost(attacks.Cell("sign_flip", 0.2, attacks.NO_DEFENCE, small), 0)
+    on = results.cost(attacks.Cell("sign_flip", 0.2, attacks.TrustConfig(), small), 0)
     assert off > 0.02
     assert abs(on) < 0.02
     rows = [json.loads(line) for line in capsys.readouterr().out.splitlines()]
     assert rows[1]["refused"]["disagreement"] == 2 * small.num_rounds
-    assert rows[1]["honest_chunks_left_out"] == 0
+    assert rows[1]["honest_left_out"] == 0
 
 
 def test_honest_runs_are_the_plain_mean_bit_for_bit(attacks, small):
-    assert attacks.Cell(None, 0.0, attacks.TrustConfig(), small).measure((0,))[0] == attacks.clean_loss(small, (0,))
+    assert attacks.Results().cost(attacks.Cell(None, 0.0, attacks.TrustConfig(), small), 0) == 0.0
+
+
+@pytest.mark.parametrize("attack", ["stale_mean", "stale_own", "stale_other"])
+def test_free_riders_that_send_work_again_are_refused_and_nobody_else_is(attacks, attack):
+    setting = attacks.Setting(num_rounds=3, num_steps=4, batch_size=4)
+    outcome = attacks.Results().of(attacks.Cell(attack, 0.2, attacks.TrustConfig(), setting), 0)
+    assert outcome.refused["copy"] == 2 * (setting.num_rounds - 1)
+    assert outcome.honest_left_out == 0
+
+
+def test_of_two_members_that_send_one_work_with_noise_one_counts(attacks):
+    setting = attacks.Setting(num_rounds=2, num_steps=4, batch_size=4)
+    outcome = attacks.Results().of(attacks.Cell("near_copies", 0.2, attacks.TrustConfig(), setting), 0)
+    assert outcome.refused["copy"] == setting.num_rounds
+    assert outcome.honest_left_out == 0
+
+
+def test_finished_cells_are_read_back_and_not_measured_again(attacks, tmp_path):
+    cell = attacks.Cell("zeros", 0.2, attacks.TrustConfig(), attacks.Setting(num_rounds=1, num_steps=1, batch_size=1))
+    first = attacks.Results(tmp_path / "results").of(cell, 0)
+    again = attacks.Results(tmp_path / "results")
+    assert again.known == {cell.key(0): first}
+    again.forget(["zeros"])
+    assert again.known == {}
 
 
 @pytest.mark.parametrize(("attack", "rule"), [("nan", "invalid encoding"), ("zeros", "empty contribution")])
 def test_what_is_no_contribution_is_refused_by_name_in_every_round(attacks, attack, rule):
     setting = attacks.Setting(num_rounds=2, num_steps=2, batch_size=2)
-    _, swarm = attacks.Cell(attack, 0.2, attacks.TrustConfig(), setting).measure((0,))
-    assert swarm.num_refused[rule] == 2 * setting.num_rounds
+    outcome = attacks.Results().of(attacks.Cell(attack, 0.2, attacks.TrustConfig(), setting), 0)
+    assert outcome.refused[rule] == 2 * setting.num_rounds

@@ -42,6 +42,15 @@ export const duration = seconds => {
   return `${Math.floor(minutes / 60)} h ${String(minutes % 60).padStart(2, '0')} min`;
 };
 
+export const milliseconds = value => {
+  if (!isKnown(value)) return UNKNOWN;
+  if (value >= 999.5) return duration(value / 1000);
+  return `${value < 9.95 ? value.toFixed(1) : Math.round(value)} ms`;
+};
+
+/** A clock's difference from this node's: “0.3 s ahead”. */
+export const clockOffset = ms => !isKnown(ms) ? UNKNOWN : `${milliseconds(Math.abs(ms))} ${ms < 0 ? 'behind' : 'ahead'}`;
+
 /** An expectation: no decimal where there is nothing behind it. */
 export const expected = seconds => duration(seconds).replace('.0 s', ' s');
 

@@ -103,8 +103,13 @@ const drawBar = (view, width) => {
   return drawing(width, 50, `Round ${view.round.number}, now in ${view.round.phase ?? 'no phase'}`, ...parts);
 };
 
+const groupOf = group => {
+  if (!group?.role) return '';
+  return group.role === 'delegate' ? `, delegate of a group of ${group.num_peers}` : `, in the group of ${group.delegate_name}`;
+};
+
 export const showRound = view => {
-  say($('round-name'), `Round ${view.round.number}${view.round.is_provisional ? ', provisional' : ''}`);
+  say($('round-name'), `Round ${view.round.number}${view.round.is_provisional ? ', provisional' : ''}${groupOf(view.group)}`);
   $('round').hidden = !hasRound(view);
   tickNow(view);
 };

@@ -36,17 +36,30 @@ export const showTraining = view => {
   );
 };
 
-const COLUMNS = [['Name', ''], ['State', ''], ['Rounds', 'num'], ['Share', 'num'], ['Speed, tokens/s', 'num'], ['Version', 'gap'], ['Last seen', 'num']];
+const COLUMNS = [['Name', ''], ['State', ''], ['Rounds', 'num'], ['Share', 'num'], ['Speed, tokens/s', 'num'], ['Version', 'gap'], ['Round trip', 'num'], ['Last seen', 'num']];
+const CLOCK_APART_MS = 2000; // what a clock without network time gains in days: worth a word
+
+const roundTripTitle = peer => peer.is_self || peer.clock_offset_ms === null ? null
+  : `There and back to this peer; its clock is ${f.clockOffset(peer.clock_offset_ms)}`;
+const clockTag = peer => Math.abs(peer.clock_offset_ms ?? 0) < CLOCK_APART_MS ? null
+  : h('span', { class: 'tag', title: 'Its clock, compared with this node’s' }, `clock ${f.clockOffset(peer.clock_offset_ms)}`);
+
+const PATH_TITLE = {
+  libp2p: 'Bulk data go over libp2p: no direct connection came about',
+  relayed: 'No bulk data: messages go through a relay',
+};
 
 const peerRow = peer => h('tr', { class: peer.is_self ? 'you' : null },
   h('td', { title: peer.name }, cutName(peer.name || 'no name'), peer.is_self ? ' (you)' : '',
     h('span', { class: 'id', title: peer.peer_id }, f.shortId(peer.peer_id)), peer.is_leader ? h('span', { class: 'tag' }, 'leader') : null,
-    peer.reach === 'relayed' ? h('span', { class: 'tag', title: 'No direct connection: messages go through a relay' }, 'relayed') : null),
+    peer.role ? h('span', { class: 'tag' }, peer.role) : null,
+    PATH_TITLE[peer.reach] ? h('span', { class: 'tag', title: PATH_TITLE[peer.reach] }, peer.reach) : null, clockTag(peer)),
   h('td', {}, h('span', { class: 'state', title: peer.note || null }, peerIcon(peerKind(peer), 14), PEER_WORD[peer.state])),
   h('td', { class: 'num left', 'data-unit': 'rounds' }, f.integer(peer.num_rounds)),
   h('td', { class: 'num optional' }, f.percent(peer.share)),
   h('td', { class: 'num', 'data-unit': 'tokens/s' }, f.count(peer.tokens_per_s)),
   h('td', { class: 'optional gap' }, peer.version || f.UNKNOWN),
+  h('td', { class: 'num optional', title: roundTripTitle(peer) }, f.milliseconds(peer.round_trip_ms)),
   h('td', { class: 'num optional', 'data-seen': peer.is_self ? null : peer.last_seen_at }, peer.is_self ? f.UNKNOWN : f.duration(age(peer.last_seen_at))));
 
 export const showPeers = view => {
@@ -95,19 +108,23 @@ const reachable = network => {
   return h('span', {}, `${answer}: ${network.reachability}`, network.reachability_fix ? h('small', {}, ` ${network.reachability_fix}`) : null);
 };
 
+const spread = ({ spread, spread_in_rounds, spread_round, partner }) => spread === null ? f.UNKNOWN
+  : `${f.percent(spread)} from …${partner.slice(-5)} in round ${spread_round}${spread_in_rounds === null ? '' : `, ${spread_in_rounds.toFixed(1)} updates`}`;
+
 const AGREEMENT = { true: ['all state hashes agree', 'good'], false: ['state hashes differ', 'bad'] };
 export const showCheckpoints = view => {
-  const { agreement, checkpoint } = view, [words, tone] = AGREEMENT[String(agreement.agrees)] ?? ['', ''];
+  const { agreement, checkpoint } = view;
+  const [words, tone] = agreement.is_exempt ? ['gossip: every peer has weights of its own', ''] : AGREEMENT[String(agreement.agrees)] ?? ['', ''];
   say($('agreement-sum'), words);
   $('agreement-sum').className = `sum ${tone}`;
   $('checkpoint-pairs').replaceChildren(...pairs([
     [agreement.round === null ? 'State' : `State after round ${agreement.round}`, agreement.state_hash ? copyable(f.shortHash(agreement.state_hash), agreement.state_hash) : f.UNKNOWN],
-    ['Same hash', agreement.num_known ? `${agreement.num_same} of ${agreement.num_known} peers` : f.UNKNOWN],
+    agreement.is_exempt ? ['Spread', spread(agreement)] : ['Same hash', agreement.num_known ? `${agreement.num_same} of ${agreement.num_known} peers` : f.UNKNOWN],
     ['Last checkpoint', checkpoint.round === null ? f.UNKNOWN : `round ${checkpoint.round}, ${checkpoint.saved_at ? f.clock(new Date(checkpoint.saved_at)) : f.UNKNOWN}`],
     ['Size, verified', checkpoint.size_bytes === null ? f.UNKNOWN : `${f.bytes(checkpoint.size_bytes)}, ${checkpoint.is_verified === null ? f.UNKNOWN : checkpoint.is_verified ? 'yes' : 'no'}`],
     ['Kept', checkpoint.num_kept === null ? f.UNKNOWN : [checkpoint.num_kept, ...(checkpoint.kept_bytes === null ? [] : [f.bytes(checkpoint.kept_bytes)])].join(', ')],
     ['Reachable', reachable(view.network)],
-    ['Peers', view.network.num_direct === null ? f.UNKNOWN : `${view.network.num_direct} direct, ${view.network.num_relay_only} through a relay only`],
+    ['Peers', view.network.num_direct === null ? f.UNKNOWN : `${view.network.num_direct} direct, ${view.network.num_libp2p} over libp2p, ${view.network.num_relay_only} through a relay only`],
     ['Sent in all', f.bytes(view.network.sent_bytes)],
     ['Received in all', f.bytes(view.network.received_bytes)],
   ]));

@@ -12,7 +12,7 @@ NUM_CHUNKS = 3
 steps = st.lists(
     st.one_of(
         st.tuples(st.just("receive"), st.integers(0, 3)),
-        st.tuples(st.just("exclude"), st.integers(0, 3)),
+        st.tuples(st.sampled_from(["exclude", "refuse"]), st.integers(0, 3)),
         st.tuples(st.just("reduce"), st.booleans()),
     ),
     max_size=60,
@@ -26,10 +26,10 @@ def test_a_complete_span_is_over_exactly_the_members_that_are_in(tokens, steps):
     for action, value in steps:
         if action == "receive" and value in ledger.members and not ledger.is_delivered(value):
             ledger.receive(value)
-        elif action == "exclude":
-            was_delivered, generation = ledger.is_delivered(value), ledger.generation
-            changed = ledger.exclude(value, "rule")
-            assert not (changed and was_delivered)
+        elif action in ("exclude", "refuse"):
+            was_delivered, generation, was_complete = ledger.is_delivered(value), ledger.generation, ledger.is_complete
+            changed = getattr(ledger, action)(value, "rule")
+            assert not (changed and (was_complete or (was_delivered and action == "exclude")))
             assert ledger.generation == generation + changed
             if changed:
                 reduced_over.clear()

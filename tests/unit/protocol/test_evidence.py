@@ -11,6 +11,8 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from atoll.kernels.codec import codec
+from atoll.protocol.amendments import RunRules
+from atoll.protocol.changes import LearningRate, Rollback
 from atoll.protocol.chunks import ChunkGrid, Contribution, span_chunks, tree_of
 from atoll.protocol.commitments import Leaf, Tree, narrow, verify
 from atoll.protocol.envelope import Header, seal
@@ -29,6 +31,7 @@ from atoll.protocol.evidence import (
     encode_payload,
     judge,
     payload_bytes,
+    rules_of,
     true_mean,
 )
 from atoll.protocol.evidence_store import EvidenceStore
@@ -38,6 +41,7 @@ from atoll.protocol.record import Member, Plan, Record, Span, SpanResult
 from atoll.protocol.result_signer import AlreadySigned, ResultSigner
 from atoll.protocol.signed_results import is_signed, signed
 from atoll.protocol.simulator import world_genesis
+from atoll.protocol.spec import Genesis
 
 PEOPLE = [Identity.from_seed(bytes([number + 1]) * 32) for number in range(3)]
 OWNER = PEOPLE[1]
@@ -198,6 +202,25 @@ def test_evidence_under_other_rules_is_neither_true_nor_false():
     other = GENESIS.amended({"trust": {"clip_factor": 9.0}})
     with pytest.raises(OtherRules):
         judge(LIE.evidence(), other, GRID)
+
+
+def test_a_lie_is_judged_by_the_rules_that_its_plan_names_whatever_has_been_amended_since():
+    """Or members with the evidence, and others who get it after an amendment, would never agree on a plan again."""
+    operator = Identity.from_seed(bytes([1]) * 32)
+    header, rules = LIE.evidence().header, RunRules(GENESIS)
+    assert GENESIS.operators == (operator.peer_id,)
+    for change in (LearningRate(outer=0.5), fork_of(GENESIS)):
+        rules = rules.extended([rules.next(change, 1).signed(operator)])
+        judge(LIE.evidence(), rules_of(header, rules), GRID)
+    assert rules.at(header.plan.round).lineage == 1
+    unknown = forged(plan=LIE.plan.model_copy(update={"rules": "12" * 32}))
+    with pytest.raises(OtherRules):
+        rules_of(unknown.header, rules)
+
+
+def fork_of(genesis: Genesis) -> Rollback:
+    state, roster = genesis.initial_state, genesis.membership.roster
+    return Rollback(lineage=1, round=0, record=genesis.run_id, state_hash=state, roster=roster)
 
 
 def test_evidence_survives_the_wire_and_has_the_size_that_grid_and_plan_say(tmp_path):

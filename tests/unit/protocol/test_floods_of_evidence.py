@@ -11,6 +11,7 @@ from types import SimpleNamespace
 import pytest
 
 from atoll.protocol import evidence, quotas
+from atoll.protocol.amendments import RunRules
 from atoll.protocol.docket import Docket
 from atoll.protocol.evidence import TwoResults, encode_header, encode_payload
 from atoll.protocol.evidence_store import EvidenceStore
@@ -101,7 +102,7 @@ def docket_of(store: object, stream_limit_s: float = 0.2) -> tuple[MemoryNetwork
         network.transport(PEOPLE[0]),
         store,  # type: ignore[arg-type]
         workers,
-        lambda: cases.GENESIS,
+        lambda: RunRules(cases.GENESIS),
         lambda: roster,
         lambda *_: None,
         lambda _: None,
@@ -221,5 +222,5 @@ async def test_what_a_member_states_at_made_up_ballots_is_kept_within_its_share(
     kept_bytes = sum(len(raw) for _, raw in oversight._statements.values())
     assert MIB < kept_bytes <= quotas.STATED_BYTES_PER_PEER
     assert len(looked_at) == len(oversight._statements) < 200
-    oversight.begin(swarm.genesis, node.replica.standing)
+    oversight.begin(RunRules(swarm.genesis), node.replica.standing)
     assert not oversight._stated.of

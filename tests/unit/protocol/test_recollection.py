@@ -13,7 +13,7 @@ from atoll.protocol.identity import Identity
 from atoll.protocol.messages import Heartbeat
 from atoll.protocol.outcomes import Committed
 from atoll.protocol.quorum import quorum_of
-from atoll.protocol.recollection import Recollection, Verdict
+from atoll.protocol.recollection import Recollection, Verdict, is_of_earlier_life
 from atoll.protocol.votes import VoteStore
 
 from .test_round_driver import PEOPLE, MeanReplica, Swarm, genesis_of
@@ -32,8 +32,11 @@ def recollection(num_people: int = 3) -> Recollection:
     """Of a life whose messages are numbered 100 to 199; patient until second 10."""
     genesis = genesis_of(PEOPLE[:num_people], fault_tolerance=0)
     quorum = quorum_of(genesis, genesis.membership.roster, 1)
-    own = GENESIS.run_id if num_people == 3 else genesis.run_id
-    return Recollection(ME.peer_id, own, 0, quorum, lambda n: 100 <= n < 200, began_s=0.0, patience_s=10.0)
+
+    def is_earlier(raw: bytes) -> bool:
+        return is_of_earlier_life(raw, ME.peer_id, GENESIS.run_id, range(100, 200))
+
+    return Recollection(ME.peer_id, quorum, is_earlier, began_s=0.0, patience_s=10.0)
 
 
 def test_it_votes_once_all_have_answered_that_they_know_of_nothing():
@@ -84,23 +87,50 @@ def test_a_lone_founder_asks_nobody():
 
 def test_a_founder_abstains_in_round_one_until_it_knows_also_over_a_restart(tmp_path: Path):
     store = VoteStore(tmp_path, 0)
-    store.open(1, IDS, IDS[0])
+    store.open(1, IDS, IDS[0], 0)
     assert store.forgot(1)
     again = VoteStore(tmp_path, 0)
-    again.open(1, IDS, IDS[0])
+    again.open(1, IDS, IDS[0], 0)
     assert again.forgot(1)
-    assert not again.forgot(2)
-    again.recollect(has_forgotten=False)
+    assert again.forgot(2)  # it may have voted in later rounds, too, whatever it has learnt of them meanwhile
+    again.recollect(len(IDS), has_forgotten=False)
     assert not again.forgot(1)
+    assert not again.forgot(2)
     assert not VoteStore(tmp_path, 0).forgot(1)
+
+
+def test_what_it_said_before_a_restart_in_doubt_is_no_sign_of_votes(tmp_path: Path):
+    """Or founders that are stopped in their first seconds and started again could never decide round 1."""
+    VoteStore(tmp_path, 0).open(1, IDS, IDS[0], 99)
+    again = VoteStore(tmp_path, 0)
+    again.open(1, IDS, IDS[0], 149)
+    assert again.is_unsure
+    own = range(again.opened_life + 1, 200)
+    assert not is_of_earlier_life(words(120), ME.peer_id, GENESIS.run_id, own)
+    assert is_of_earlier_life(words(99), ME.peer_id, GENESIS.run_id, own)
 
 
 def test_what_was_forgotten_stays_forgotten(tmp_path: Path):
     store = VoteStore(tmp_path, 0)
-    store.open(1, IDS, IDS[0])
-    store.recollect(has_forgotten=True)
-    assert VoteStore(tmp_path, 0).forgot(1)
-    assert not VoteStore(tmp_path, 0).is_unsure
+    store.open(1, IDS, IDS[0], 0)
+    store.recollect(len(IDS), has_forgotten=True)
+    again = VoteStore(tmp_path, 0)
+    assert not again.is_unsure
+    assert again.is_abstaining
+    assert again.forgot(1)
+    assert again.forgot(2)  # until a commit with its work shows that the rounds it may have voted in are over
+    again.end_abstention(2)
+    assert not VoteStore(tmp_path, 0).forgot(3)
+
+
+def test_a_commit_with_its_work_ends_its_doubt_too(tmp_path: Path):
+    store = VoteStore(tmp_path, 0)
+    store.open(1, IDS, IDS[0], 0)
+    assert store.is_abstaining
+    store.end_abstention(1)
+    assert store.forgot(1)
+    assert not VoteStore(tmp_path, 0).forgot(2)
+    assert not store.is_unsure
 
 
 # --- drivers ----------------------------------------------------------------------------------------------------------

@@ -138,3 +138,11 @@ def test_a_file_that_is_no_text_is_one_line(tmp_path: Path):
     (tmp_path / "x.toml").write_bytes(b"\x80\x04\x95")
     with pytest.raises(SpecError, match="not UTF-8"):
         SignedGenesis.load(tmp_path / "x.toml")
+
+
+@pytest.mark.parametrize("topology", ["two_tier", "gossip"])
+def test_spot_checks_are_refused_where_members_send_more_than_their_own_steps(topology: str):
+    text = TEXT + f'[trust]\nspot_checks = 0.1\n[exchange]\ntopology = "{topology}"\n'
+    fault = fault_of(text)
+    assert "nobody can recompute it" in fault
+    assert topology in fault

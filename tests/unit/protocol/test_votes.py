@@ -18,7 +18,7 @@ PEER = PEERS[0]
 @pytest.fixture
 def store(tmp_path: Path) -> VoteStore:
     store = VoteStore(tmp_path, lineage=0)
-    store.open(1, (PEER,), PEER)
+    store.open(1, (PEER,), PEER, 0)
     return store
 
 
@@ -63,9 +63,9 @@ def test_old_rounds_are_forgotten_and_recent_ones_kept(store: VoteStore):
 
 
 def test_a_member_with_an_empty_folder_abstains_until_it_counts_even_over_restarts(tmp_path: Path):
-    VoteStore(tmp_path, lineage=0).open(5, PEERS, PEER)
+    VoteStore(tmp_path, lineage=0).open(5, PEERS, PEER, 0)
     again = VoteStore(tmp_path, lineage=0)
-    again.open(5, PEERS, PEER)
+    again.open(5, PEERS, PEER, 0)
     # the state may be of a donor that is behind: it may have voted in later rounds as well
     assert again.forgot(5)
     assert again.forgot(7)
@@ -77,16 +77,16 @@ def test_a_member_with_an_empty_folder_abstains_until_it_counts_even_over_restar
 
 def test_in_a_pair_it_abstains_once(tmp_path: Path):
     store = VoteStore(tmp_path, lineage=0)
-    store.open(5, PEERS[:2], PEER)
+    store.open(5, PEERS[:2], PEER, 0)
     assert store.forgot(5)
     assert not store.forgot(6)
 
 
 def test_newcomers_do_not_abstain_and_founders_only_until_they_have_asked(tmp_path: Path):
     joiner, founder = VoteStore(tmp_path / "joiner", 0), VoteStore(tmp_path / "founder", 0)
-    joiner.open(5, PEERS[1:], PEER)
-    founder.open(1, PEERS, PEER)
+    joiner.open(5, PEERS[1:], PEER, 0)
+    founder.open(1, PEERS, PEER, 0)
     assert not joiner.forgot(5)
     assert founder.forgot(1)  # until the others have been asked
-    founder.recollect(has_forgotten=False)
+    founder.recollect(len(PEERS), has_forgotten=False)
     assert not founder.forgot(1)

@@ -126,6 +126,16 @@ def test_a_missed_commit_becomes_a_carry_in_the_next_contribution(anchors, run):
     assert np.allclose(merged, (own + plain.contributions[0].delta) / 2, atol=1e-7)
 
 
+@pytest.mark.parametrize(("is_another_state", "tokens"), [(False, [128, 256]), (True, [128, 128])])
+def test_a_carry_waits_for_a_lease_that_comes_later_than_the_commit(anchors, run, is_another_state, tokens):
+    """In two-tier rounds a follower hears of its samples from its delegate, perhaps after the commit."""
+    missed = Committed(round=1, counted=False, generation=2, lease=Lease(0, 0))
+    late = Start(round=2, generation=3, lease=Lease(16, 16), reset_optimizer=is_another_state)
+    script = Script(anchors, [missed, late])
+    run(script)
+    assert [c.num_tokens for c in script.contributions] == tokens
+
+
 def test_a_carry_is_at_most_one_round_old(anchors, run):
     script = Script(anchors, [committed(1, counted=False), committed(2, counted=False)])
     run(script)

@@ -26,6 +26,7 @@ from atoll.protocol.exchange import (
 from atoll.protocol.exchange.wire import SpanHeader
 from atoll.protocol.identity import Identity, PeerId
 from atoll.protocol.memory import MemoryNetwork
+from atoll.protocol.recent import Recent
 from atoll.protocol.record import Member, Plan, Record, Span
 from atoll.protocol.results import ResultStore
 from atoll.protocol.signed_results import signed
@@ -65,6 +66,7 @@ class Lab:
             settings = replace(QUICK, contact_timeout_s=progress_timeout_s)
         self.settings = settings
         self.executor = executor
+        self.receivers: frozenset[PeerId] | None = None
         self.values = [self._values(i) for i in range(num_peers)]
         self.contributions = [self.contribution(i) for i in range(num_peers)]
         self.plan = self._plan(owners or range(num_peers), attempt_timeout_s)
@@ -141,6 +143,7 @@ class Lab:
             executor=self.executor,
             settings=self.settings,
             is_alive=lambda other: other not in self.dead,
+            recent=Recent(self.grid),
         )
 
     def exchange(self, peer: int) -> Exchange:
@@ -153,6 +156,7 @@ class Lab:
             limits=LimitsConfig(),
             sign=partial(signed, self.identities[peer]),
             on_event=self.events[me].append,
+            receivers=self.receivers,
         )
         return Exchange(self.hosts[me], self.inboxes[me], attempt)
 

@@ -89,3 +89,17 @@ async def test_a_stream_that_comes_before_its_plan_waits_for_it(lab):
     await swarm.until(lambda: bool(swarm.said(1, FirstChunkSent)))
     late = await swarm.run(absent=[1, 2])
     assert swarm.check_agreement(late | await early) == [(True, True, True)] * 3
+
+
+async def test_a_lone_receiver_gets_all_means_and_the_others_send_one_vector_each(lab):
+    """A group of a two-tier round: only its delegate needs the result."""
+    swarm = lab(num_peers=4, num_elements=1 << 16, chunk_elements=4096, progress_timeout_s=10.0)
+    swarm.receivers = frozenset(swarm.peers[:1])
+    reports = await swarm.run()
+    assert set(reports[0].held) == {0, 1, 2, 3}
+    for peer in (1, 2, 3):
+        assert set(reports[peer].held) == {peer}
+        assert not reports[peer].lost
+        assert swarm.mean(0, peer) == swarm.replay(peer, [True] * 4)
+        sent, whole = sum(reports[peer].counters.sent_bytes.values()), swarm.grid.total_encoded
+        assert whole <= sent < 1.1 * whole  # three quarters to owners, one to the receiver

@@ -10,7 +10,7 @@ import pytest
 
 from atoll.protocol.chunks import chunk_digest
 from atoll.protocol.commitments import Leaf, Tree
-from atoll.protocol.exchange import MemberExcluded, check_plan
+from atoll.protocol.exchange import MemberExcluded, SelfExcluded, check_plan
 from atoll.protocol.exchange.wire import ACKNOWLEDGED
 from atoll.protocol.memory import CorruptStream
 from atoll.protocol.record import SpanResult
@@ -220,3 +220,26 @@ async def test_a_plan_that_no_honest_leader_makes_is_refused(lab, change, rule):
     with pytest.raises(RemoteProtocolError) as refused:
         check_plan(plan, swarm.grid)
     assert (refused.value.peer, refused.value.rule) == (plan.leader, rule)
+
+
+async def test_a_copy_that_is_seen_when_everything_is_here_is_in_no_chunk_of_the_span(lab):
+    swarm = lab(num_peers=5, owners=[0, 1], num_elements=6 * 4096 * 2, chunk_elements=4096, progress_timeout_s=5.0)
+    swarm.settings = dataclasses.replace(swarm.settings, frame_bytes=1 << 20)
+    first = await swarm.run()
+    assert swarm.check_agreement(first) == [(True,) * 5] * 2
+    for peer in (0, 1):
+        swarm.hosts[swarm.peers[peer]].recent.decide(swarm.plan)
+    swarm.plan = swarm.plan.model_copy(update={"round": 2})
+    for peer in range(5):
+        before = swarm.values[peer]
+        fresh = np.random.default_rng(100 + peer).standard_normal(before.size).astype(np.float32)
+        swarm.values[peer] = before * np.float32(0.7) if peer == 3 else fresh
+        swarm.commit_to(peer, swarm.contribution(peer))
+    assert swarm.check_agreement(await swarm.run()) == [(True, True, True, False, True)] * 2
+    for owner in (0, 1):
+        (event,) = swarm.said(owner, MemberExcluded)
+        assert (event.peer, event.rule) == (swarm.peers[3], "copy")
+        assert event.value > event.limit > 0.95
+    reasons = [event.why for event in swarm.said(3, SelfExcluded)]
+    assert len(reasons) == 2
+    assert all("like its own of round 1" in reason for reason in reasons)

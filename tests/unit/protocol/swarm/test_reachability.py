@@ -149,7 +149,7 @@ def test_relays_are_seeds_that_answered_each_once() -> None:
 def test_a_pair_counts_as_relay_only_after_its_time_and_no_longer_when_a_direct_connection_is_seen() -> None:
     paths, direct = Paths(settle_s=10.0), "/ip4/45.45.45.9/tcp/1"
     paths.see({A: [RELAYED], B: [direct, RELAYED]}, now_s=100.0)
-    assert (paths.kind(A), paths.kind(B), paths.kind(C)) == ("relayed", "direct", None)
+    assert (paths.kind(A), paths.kind(B), paths.kind(C)) == ("relayed", "libp2p", None)
     assert not paths.is_relay_only(A, 109.9)
     assert paths.relay_only(110.0) == (A,)
     paths.see({}, now_s=111.0)
@@ -157,7 +157,7 @@ def test_a_pair_counts_as_relay_only_after_its_time_and_no_longer_when_a_direct_
     assert paths.is_relay_only(A, 112.0), "a new relayed connection is no reason to wait again"
     paths.see({A: [RELAYED, direct]}, now_s=113.0)
     assert not paths.is_relay_only(A, 200.0)
-    assert paths.direct() == (A,)
+    assert paths.unrelayed() == (A,)
 
 
 def test_addresses_of_use_to_others_come_first_and_relays_are_few() -> None:
