@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 MIN_SCALE_BITS = 0x0080
 """bfloat16 2⁻¹²⁶, the smallest normal number: a smaller scale has no finite reciprocal and too few digits."""
@@ -44,7 +45,7 @@ class BlockFormat:
     unused: int | None = None
     """A code that no encoder writes."""
 
-    @property
+    @cached_property
     def num_scales(self) -> int:
         """Scales per block, in ascending order."""
         return max(self.selects, default=0) + 1
