@@ -15,6 +15,8 @@ from .settings import NodeSettings
 from .snapshot import LogLevel
 from .telemetry import Telemetry
 
+DIRECT_PORT_ABOVE = 10_000
+"""The next port would often be that of another node on the same machine."""
 NOT_REACHABLE = Reason.NOT_REACHABLE.value
 
 
@@ -41,7 +43,7 @@ def direct_ports(wish: Literal["auto", "off"] | int, listen_port: int) -> tuple[
         return ()
     if wish != "auto":
         return (wish,)
-    return (listen_port + 1, 0) if 0 < listen_port < 65_535 else (0,)
+    return (listen_port + DIRECT_PORT_ABOVE, 0) if 0 < listen_port <= 65_535 - DIRECT_PORT_ABOVE else (0,)
 
 
 def _bytes_per_s(mbit_s: float | None) -> float | None:

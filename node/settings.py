@@ -68,7 +68,7 @@ class NodeSettings(BaseModel):
     behind_router: bool | None = None
     """Whether nobody can dial this node, so that it goes through relays. None: peers measure it."""
     direct_port: Literal["auto", "off"] | Port = "auto"
-    """TCP port for bulk data beside libp2p. ``auto``: the one above ``listen_port``, or a free one; ``off``: libp2p
+    """TCP port for bulk data beside libp2p. ``auto``: ``listen_port`` plus 10,000, or a free one; ``off``: libp2p
     carries everything."""
     max_upload_mbit_s: Rate | None = None
     """Cap of what this node sends; its traffic stays within 5 % of it. None: no cap."""

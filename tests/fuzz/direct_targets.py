@@ -72,7 +72,7 @@ class _Arrived:
     async def send(self, _data: bytes) -> bool:
         return True
 
-    async def receive(self, max_bytes: int) -> list[bytes]:
+    async def receive(self, max_bytes: int, _patience_bytes: int = 1) -> list[bytes]:
         piece, self._data = bytes(self._data[:max_bytes]), self._data[max_bytes:]
         return [piece] if piece else []
 

@@ -28,6 +28,7 @@ QUICK = {
     "health_timeout_s": 6.0,
     "redial_interval_s": 0.5,
     "progress_timeout_s": 30.0,
+    "direct_dial_timeout_s": 10.0,
 }
 
 

@@ -27,8 +27,6 @@ from .outcomes import Way
 
 PROTOCOL = "direct"
 MAX_TICKET_BYTES = 256
-ANSWER_TIMEOUT_S = 3.0
-"""For the answer to an offer; a peer that takes longer gets the stream over libp2p, with libp2p's patience."""
 _ANSWERS_PER_S, _ANSWERS_AT_ONCE = 0.5, 32
 """To one peer; an honest one asks once per connection and then keeps it."""
 
@@ -46,6 +44,11 @@ class Here:
     serve: Callable[[Carrier, PeerId], None]
     """Take over a connection on which the peer opens the streams."""
     dial_timeout_s: float
+
+    @property
+    def answer_timeout_s(self) -> float:
+        """For the answer to an offer; a peer that takes longer gets the stream over libp2p, with libp2p's patience."""
+        return 2 * self.dial_timeout_s
 
 
 class Negotiator:
@@ -77,7 +80,7 @@ class Negotiator:
         Raises `HandshakeFailed`, and `PeerUnreachable` if libp2p does not reach the peer.
         """
         offer = Offer(certificate=self._certificate, dialler="asker" if way == "out" else "answerer")
-        stream, payload = await self._open_raw(peer, self._name, offer.canonical(), ANSWER_TIMEOUT_S)
+        stream, payload = await self._open_raw(peer, self._name, offer.canonical(), self._here.answer_timeout_s)
         try:
             answer, certificate = _read_answer(peer, payload)
             if way == "in":
@@ -111,10 +114,14 @@ class Negotiator:
             async with asyncio.timeout(limit_s):
                 await stream.write(handover.ticket(port).canonical())
                 if verdict := await stream.read(4 * MAX_REASON_CHARS):
-                    raise HandshakeFailed(f"it cannot dial us: {verdict.decode('utf-8', 'replace')[:MAX_REASON_CHARS]}")
+                    raise HandshakeFailed(f"it cannot dial us: {_said(verdict.decode('utf-8', 'replace'))}")
                 return await awaited
-        except TimeoutError:
-            raise HandshakeFailed(f"it did not dial us within {limit_s:g} s") from None
+        except BaseException as error:
+            if awaited.done() and not awaited.cancelled():  # it came, and nobody takes it
+                awaited.result().abort()
+            if isinstance(error, TimeoutError):
+                raise HandshakeFailed(f"it did not dial us within {limit_s:g} s") from None
+            raise
         finally:
             del self._awaited[handover.number]
             self._here.handovers.cancel(handover)
@@ -173,8 +180,13 @@ def _read_answer(peer: PeerId, payload: bytes) -> tuple[Answer, bytes]:
     except (Unreadable, ValueError) as error:
         raise HandshakeFailed(f"its answer cannot be used: {error}") from None
     if answer.refusal:
-        raise Declined(f"it says: {answer.refusal}")
+        raise Declined(f"it says: {_said(answer.refusal)}")
     return answer, certificate
+
+
+def _said(text: str) -> str:
+    """A peer's words, as a part of ours."""
+    return "".join(filter(str.isprintable, text))[:MAX_REASON_CHARS]
 
 
 def _read_ticket(peer: PeerId, frame: bytes) -> Ticket:

@@ -32,8 +32,6 @@ MAX_OPEN_PER_PEER = 8
 """Streams that we have open at the same time; a further one goes over libp2p."""
 MAX_SERVED_PER_PEER, MAX_SERVED = 32, 1024
 """Sockets on which peers open streams to us."""
-GREETING_TIMEOUT_S = 3.0
-"""For the peer's application to answer on a connection that may have died unnoticed."""
 SETTLE_TIMEOUT_S = 10.0
 
 
@@ -219,7 +217,8 @@ class DirectPath:
 
         stream = self._stream(peer, connection, on_end)
         try:
-            await greet(stream, protocol.encode(), GREETING_TIMEOUT_S)
+            # The connection may have died unnoticed: libp2p is tried long before its own patience is over.
+            await greet(stream, protocol.encode(), 2 * self._options.dial_timeout_s)
         except Refused as error:
             raise contract.PeerUnreachable(peer, error.why) from None
         except (contract.StreamClosed, contract.RemoteProtocolError):

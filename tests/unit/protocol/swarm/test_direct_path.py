@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
 import os
 import socket
 from collections.abc import AsyncIterator
@@ -10,9 +11,11 @@ from collections.abc import AsyncIterator
 import pytest
 
 from atoll.protocol import transport as contract
+from atoll.protocol.bandwidth import NO_CAPS, BandwidthCap, Caps
 from atoll.protocol.swarm.direct import bundle
 from atoll.protocol.swarm.direct import path as direct_path
 from atoll.protocol.swarm.direct.handover import Handover
+from atoll.protocol.swarm.streams import SwarmStream
 
 from .direct_lab import Libp2p, Node, echo
 
@@ -361,3 +364,57 @@ async def test_it_works_over_ipv6(nodes: list[Node]) -> None:
     stream = await opened(a, b)
     await stream.write(b"six")
     assert await stream.read(10) == b"six"
+
+
+class Clock:
+    """Passes by sleeping only."""
+
+    def __init__(self) -> None:
+        self.now_s = 0.0
+
+    async def sleep(self, seconds: float) -> None:
+        self.now_s += seconds
+
+    def cap(self, bytes_per_s: float) -> BandwidthCap:
+        return BandwidthCap(bytes_per_s, lambda: self.now_s, self.sleep)
+
+
+@pytest.mark.parametrize("bytes_per_s", [1e6, 4e6])
+@pytest.mark.parametrize("direction", ["sending", "receiving"])
+@pytest.mark.parametrize("kind", ["direct", "libp2p"])
+async def test_a_cap_holds_within_five_percent_over_both_paths(
+    nodes: list[Node], kind: str, direction: str, bytes_per_s: float
+) -> None:
+    clock, num_frames, frame = Clock(), 8, bytes(int(bytes_per_s / 4))
+    caps = Caps(**{"sending": NO_CAPS.sending, "receiving": NO_CAPS.receiving, direction: clock.cap(bytes_per_s)})
+    a, b = pair(nodes, caps=caps)
+    b.handler = _swallow_and_send_back(num_frames)
+    stream = await (opened(a, b) if kind == "direct" else over_libp2p(a, b))
+    for _ in range(num_frames):
+        await stream.write(frame)
+    for _ in range(num_frames):
+        assert await stream.read(len(frame)) == frame
+    assert num_frames * len(frame) / clock.now_s == pytest.approx(bytes_per_s, rel=0.05)
+    await stream.close()
+
+
+async def over_libp2p(a: Node, b: Node) -> contract.ByteStream:
+    left, right = socket.socketpair()
+    far = SwarmStream(a.me, *await asyncio.open_connection(sock=right), contract.Traffic(), 5.0)
+
+    async def serve() -> None:
+        await b.handler(far)
+
+    b._spawn(serve())
+    return SwarmStream(b.me, *await asyncio.open_connection(sock=left), contract.Traffic(), 5.0, caps=a.caps)
+
+
+def _swallow_and_send_back(num_frames: int):
+    async def handler(stream: contract.ByteStream) -> None:
+        frames = [await stream.read(contract.MAX_FRAME_BYTES) for _ in range(num_frames)]
+        for frame in frames:
+            await stream.write(frame)
+        with contextlib.suppress(contract.StreamClosed):
+            await stream.read(1)
+
+    return handler

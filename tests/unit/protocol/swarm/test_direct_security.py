@@ -305,6 +305,14 @@ async def test_an_answer_with_anothers_certificate_is_not_followed() -> None:
     await _stop(a, b)
 
 
+async def test_a_refusals_words_are_shown_without_what_a_terminal_would_obey() -> None:
+    a, b = _nodes()
+    b.path._negotiator._here = dataclasses.replace(b.path._negotiator._here, refusal=lambda _: "no\x1b[2J \u202eway")
+    assert await a.path.open(b.me, "span") is None
+    assert a.path._outcomes.reason(b.me) == "it says: no[2J way"
+    await _stop(a, b)
+
+
 async def test_a_peer_is_dialled_where_its_stream_comes_from_and_nowhere_else() -> None:
     """A ticket has no address: nobody can make a node connect to a third party."""
     assert set(Ticket.model_fields) == {"port", "number", "secret"}
