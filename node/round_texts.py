@@ -68,6 +68,7 @@ _WARNINGS: dict[str, str] = {
     "quorum.lost": "no quorum for {lasted_s:.0f} s: {num_alive} of {num_members} members answer, a round needs "
     "{num_needed}; if they are gone for good, only a reset by the operators helps",
     "group.left": "round {round}: left the group of {peer}: {why}; another one is looked for",
+    "group.betrayed": "round {round}: {peer} contributes something else than its group has averaged; it is left",
     "group.failed": "round {round}: the group could not average: {why}; this node contributes alone",
     "group.unwritable": "what a group must remember cannot be written: {why}",
     "group.unknown": "round {round}: {peer} has not said whether this node's work counted; it is not used again",

@@ -23,7 +23,7 @@ class RoundEvent:
     ``spot.passed``, ``spot.suspected``, ``spot.hidden``, ``spot.unconfirmed``, ``spot.failed``,
     ``amendment.unwritable``, ``invite.refused``, ``rules.in_force``, ``rules.outdated``, ``lineage.begun``;
     of two-tier rounds ``group.joined``, ``group.seated``, ``group.left``, ``group.reduced``, ``group.failed``,
-    ``group.unwritable``, ``group.unknown``;
+    ``group.betrayed``, ``group.unwritable``, ``group.unknown``;
     of gossip runs ``swap.begun``, ``swap.lost``, ``swap.refused``, ``peer.shunned``.
     """
 

@@ -11,7 +11,7 @@ import asyncio
 import random
 from collections.abc import Sequence
 
-from ..chunks import Contribution
+from ..chunks import Contribution, span_chunks, span_range, tree_of
 from ..identity import PeerId
 from ..messages import Commit, Enlist, GroupPlan, GroupResult, GroupResultRequest, GroupWithdrawn, Ready, Seat
 from ..offload import off_loop
@@ -25,6 +25,7 @@ from ..transport import RemoteProtocolError, Transport
 from . import choice, mustering
 from .choice import Candidate
 from .counting import UNKNOWN, account, flags_of
+from .fidelity import is_faithful
 from .hand_down import Crew, sources
 from .mustering import GroupRules
 from .parts import GroupParts
@@ -51,6 +52,8 @@ class Follower:
         self._patient_since_s = 0.0
         """When the delegate has last said something of a seat, or the round began."""
         self._refused: set[PeerId] = set()
+        self._shunned: set[PeerId] = set()
+        """Delegates that have altered their group's mean: never again, while this node runs."""
         self._places: dict[int, Place] = {}
         self._ready: Ready | None = None
         """Said of the contribution that waits; None if none does, or nobody can take it any more."""
@@ -183,7 +186,8 @@ class Follower:
         found: list[Candidate] = []
         for peer in parts.replica.standing.roster:
             info = known.get(peer)
-            if info is None or peer in genesis.control.banned or not info.is_alive(now, timeout_s):
+            is_barred = peer in self._shunned or peer in genesis.control.banned
+            if info is None or is_barred or not info.is_alive(now, timeout_s):
                 continue
             group = None if info.heartbeat is None else info.heartbeat.group
             is_delegate = group is not None and group.delegate == peer
@@ -247,12 +251,34 @@ class Follower:
         """A delegate that has had our work says what its group has made of it. Raises `RemoteProtocolError`."""
         if sender in (self.delegate, self._store.delegate_of(result.record.plan.round)):
             self._parts.ledger.add(sender, result, envelope)
+            self._background.spawn(self._examine(sender, result))
 
     def learn_copy(self, sender: PeerId, number: int, envelope: bytes) -> None:
         """As `learn`, from whoever has it. Raises `RemoteProtocolError`."""
         delegate = self._store.delegate_of(number)
         if delegate is not None:
-            self._parts.ledger.add_copy(sender, envelope, delegate)
+            result = self._parts.ledger.add_copy(sender, envelope, delegate)
+            self._background.spawn(self._examine(delegate, result))
+
+    async def _examine(self, delegate: PeerId, result: GroupResult) -> None:
+        """Compare what the delegate contributes with the means that we have reduced; leave one that alters them."""
+        record, parts = result.record, self._parts
+        own = [index for index, span in enumerate(record.plan.spans) if span.owner == parts.me]
+        if self._plan != record.plan or not own:
+            return
+        encoded = parts.store.attempt(record.plan).encoded
+        for index in own:
+            span = record.plan.spans[index]
+            chunks = span_chunks(parts.grid, span)
+            tree = await off_loop(parts.executor, tree_of, parts.grid, encoded[span_range(parts.grid, span)], chunks)
+            if not is_faithful(result, index, tree.leaves, parts.grid.num_chunks):
+                self._shun(delegate)
+
+    def _shun(self, delegate: PeerId) -> None:
+        self._shunned.add(delegate)
+        self._parts.points.observe("group.betrayed", {"peer": delegate})
+        if self.delegate == delegate:
+            self._lose(delegate, "it does not contribute what its group has averaged")
 
     async def _take_part(self, genesis: Genesis, plan: Plan, contribution: Contribution) -> None:
         parts = self._parts
@@ -299,6 +325,8 @@ class Follower:
             found = account(commit, delegate, self._parts.me, self._parts.ledger.records())
         if found is UNKNOWN:
             self._parts.points.observe("group.unknown", {"peer": delegate})
+            if delegate is not None and delegate == self.delegate:
+                self._lose(delegate, "it has not said what its contribution is over")
         return flags_of(found, commit)
 
     async def _ask_around(self, commit: Commit, delegate: PeerId) -> None:

@@ -21,6 +21,7 @@ from ..tasks import Background
 from ..wakeup import Signal
 from . import mustering
 from .attempt import GroupAttempt
+from .fidelity import proofs_of
 from .mustering import GroupRules
 from .parts import GroupParts
 from .seat_store import SeatStore
@@ -230,7 +231,12 @@ class Host:
             num_inner_steps=own.num_inner_steps,
             tokens_per_s=mustering.speed_of(plan),
         )
-        result = GroupResult(record=record, commitment=mean.commitment)
+        result = GroupResult(
+            record=record,
+            commitment=mean.commitment,
+            squared_norm=mean.squared_norm,
+            proofs=proofs_of(mean.tree, plan),
+        )
         members = tuple(member.peer for member in plan.members if member.peer != parts.me)
         told = {*members, *self.followers}
         parts.ledger.add(parts.me, result, parts.mail.post(sorted(told), result))

@@ -56,7 +56,7 @@ class GroupLedger:
         if len(self._entries) > _KEPT:
             del self._entries[next(iter(self._entries))]
 
-    def add_copy(self, sender: PeerId, raw: bytes, delegate: PeerId) -> None:
+    def add_copy(self, sender: PeerId, raw: bytes, delegate: PeerId) -> GroupResult:
         """Note a result that ``sender`` passes on. Raises `RemoteProtocolError` of it."""
         try:
             envelope = Envelope.open(raw, run_id=self._run_id)
@@ -65,6 +65,7 @@ class GroupLedger:
         if not isinstance(envelope.body, GroupResult) or envelope.header.sender != delegate:
             raise RemoteProtocolError(sender, "group_result_copy", "not a result of the delegate")
         self.add(delegate, envelope.body, raw)
+        return envelope.body
 
 
 def check_group_result(delegate: PeerId, result: GroupResult) -> None:

@@ -40,7 +40,9 @@ def is_reachable(view: PeerView | None) -> bool:
 def can_lead(state: RoundState, peer: PeerId, now: float) -> bool:
     if peer == state.rules.me and (state.rules.abstain or not state.rules.admits(peer)):
         return False
-    return is_live(state, peer, now) and is_reachable(state.peers.get(peer))
+    view = state.peers.get(peer)
+    abstains = view is not None and view.heartbeat is not None and view.heartbeat.abstains
+    return is_live(state, peer, now) and is_reachable(view) and not abstains
 
 
 @dataclass(frozen=True)
@@ -300,7 +302,7 @@ def is_as_before(before: Heartbeat, after: Heartbeat) -> bool:
     """Whether a peer can do the same as before. Its progress counts only when something else makes a plan due."""
     if before.phase != after.phase and not _HOLDS_STATE.issuperset((before.phase, after.phase)):
         return False
-    return before.reachable == after.reachable
+    return (before.reachable, before.abstains) == (after.reachable, after.abstains)
 
 
 def audience(state: RoundState) -> tuple[PeerId, ...]:

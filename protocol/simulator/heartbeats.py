@@ -80,7 +80,13 @@ class Heartbeats:
 
 def _heartbeat_of(node: Node) -> Heartbeat:
     """What a node says of itself now: the same value as last time if nothing has changed."""
-    facts = {"round": node.round - 1, "phase": node.told_phase, "reachable": node.reachable, **node.progress}
+    facts = {
+        "round": node.round - 1,
+        "phase": node.told_phase,
+        "reachable": node.reachable,
+        "abstains": node.state is not None and node.state.rules.abstain,
+        **node.progress,
+    }
     if node.heartbeat is None or facts != node.told:
         node.told = facts
         node.heartbeat = Heartbeat.model_validate({**facts, "state_hash": state_hash(node.disk.commits)})

@@ -72,7 +72,9 @@ HEARTBEAT = m.Heartbeat(
     addresses=("/ip4/203.0.113.5/tcp/4001",),
     sent_unix_s=1e9,
 )
-GROUP_RESULT = m.GroupResult(record=RECORD, commitment=CONTRIBUTION.commitment)
+GROUP_RESULT = m.GroupResult(
+    record=RECORD, commitment=CONTRIBUTION.commitment, squared_norm=CONTRIBUTION.squared_norm, proofs=("",)
+)
 SUSPICION = Suspicion(
     lineage=0,
     round=3,

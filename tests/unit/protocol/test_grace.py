@@ -155,7 +155,7 @@ def test_str_01_a_peer_five_times_slower_is_not_waited_for_and_four_fast_ones_cl
     assert world.run(2, until=lambda: has_committed(world, 1))
     assert members_of(world, 1) == set(world.nodes) - {slow}
     world.nodes[slow].progress = {}
-    world.run(2)
+    world.run(5)  # by then everybody has heard of it again
     all_contribute(world)
     assert world.run(2, until=lambda: has_committed(world, 2))
     assert members_of(world, 2) == set(world.nodes)

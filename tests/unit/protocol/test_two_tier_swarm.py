@@ -124,3 +124,22 @@ async def test_a_follower_that_lies_about_a_mean_is_found_by_its_delegate_and_le
     await swarm.until(lambda: len(swarm.chain) > reached)
     assert all(21 <= mean <= 32 for mean in swarm.means.values())  # no zeros of the liar's in any
     assert swarm.states_are_equal()
+
+
+@pytest.mark.parametrize("swarm", [{"group_size": 8}], indirect=True)
+async def test_a_delegate_that_alters_its_groups_mean_is_left_by_the_followers_who_have_reduced_it(swarm):
+    await swarm.until(lambda: tokens_of(swarm.chain[-1]) == 1200 if swarm.chain else False)
+    liar = max((person.peer_id for person in DELEGATES), key=lambda peer: swarm.nodes[peer].driver.group.num_peers)
+    parts = swarm.nodes[liar].driver._topology._parts
+    honest = parts.store.mean
+
+    async def see_nothing(*_: object) -> tuple[set, set]:
+        return set(), set()
+
+    parts.store.mean = lambda record: memoryview((-np.frombuffer(honest(record), np.float32)).tobytes())
+    parts.reduction.inspect = see_nothing
+    betrayed = lambda: [p for p, node in swarm.nodes.items() if "group.betrayed" in node.points()]  # noqa: E731
+    await swarm.until(lambda: betrayed() and swarm.nodes[liar].driver.group.num_peers == 1)
+    await swarm.until(lambda: swarm.have_counted_after(len(swarm.chain) - 1, betrayed()))
+    groups = [swarm.nodes[peer].driver.group for peer in betrayed()]
+    assert liar not in {group.delegate for group in groups if group is not None}

@@ -4,8 +4,10 @@ from __future__ import annotations
 
 import pytest
 
+from atoll.protocol.commitments import Leaf, Tree
 from atoll.protocol.envelope import Header, seal
 from atoll.protocol.groups.counting import UNKNOWN, account, flags_of
+from atoll.protocol.groups.fidelity import is_faithful, proofs_of
 from atoll.protocol.groups.ledger import GroupLedger
 from atoll.protocol.identity import Identity
 from atoll.protocol.messages import GroupResult
@@ -78,7 +80,7 @@ def sealed(result: GroupResult, sender: str = D, run_id: str = DIGEST) -> bytes:
     return seal(IDENTITIES[sender], header, result)  # type: ignore[index]
 
 
-RESULT = GroupResult(record=signed_record(), commitment=MEAN)
+RESULT = GroupResult(record=signed_record(), commitment=MEAN, squared_norm=1.0, proofs=("", ""))
 
 
 def test_a_result_is_known_as_its_delegate_has_signed_it_and_can_be_passed_on() -> None:
@@ -127,3 +129,21 @@ def test_a_ledger_does_not_grow_without_end() -> None:
         ledger.add(D, RESULT.model_copy(update={"commitment": digest(number)}), b"")
     assert len(ledger.entries()) <= 32
     assert ledger.envelope(digest(199)) is not None
+
+
+# --- what a delegate contributes --------------------------------------------------------------------------------------
+
+
+def test_who_has_reduced_a_span_can_tell_whether_the_delegate_contributes_it() -> None:
+    leaves = [Leaf(bytes([number]) * 32, float(number)) for number in range(6)]
+    altered = [*leaves[:3], Leaf(bytes([9]) * 32, 3.0), *leaves[4:]]
+    honest, lying = Tree(leaves), Tree(altered)
+    for tree, is_true in ((honest, True), (lying, False)):
+        claim = {"commitment": tree.root.digest, "squared_norm": tree.root.squared_norm}
+        result = RESULT.model_copy(update={**claim, "proofs": proofs_of(tree, GROUP)})
+        assert is_faithful(result, 1, leaves[2:], 6) is is_true
+    for proofs in ((), ("", ""), proofs_of(honest, GROUP)[::-1], ("zz", "zz")):
+        claim = {"commitment": honest.root.digest, "squared_norm": honest.root.squared_norm, "proofs": proofs}
+        assert not is_faithful(RESULT.model_copy(update=claim), 1, leaves[2:], 6)
+    inflated = {"commitment": honest.root.digest, "squared_norm": 1e9, "proofs": proofs_of(honest, GROUP)}
+    assert not is_faithful(RESULT.model_copy(update=inflated), 1, leaves[2:], 6)
