@@ -81,6 +81,8 @@ class Oversight:
         self._stated = Shares(STATED_BYTES_PER_PEER, STATED_BYTES)
         self._charged: set[PeerId] = set()
         """Peers against whom evidence is being verified."""
+        self._informed: set[tuple[PeerId, PeerId]] = set()
+        """Leaders of this round that were shown evidence again, and against whom."""
         self._background = Background()
 
     @property
@@ -96,6 +98,7 @@ class Oversight:
         self._shut_out(standing.ejected)
         self._spot_checks.begin(self._genesis)
         self._store.prune(standing.ejected)
+        self._informed.clear()
         self._plans.clear()
         self._results.clear()
         self._statements.clear()
@@ -166,10 +169,18 @@ class Oversight:
 
     def _is_justified(self, sender: PeerId, plan: Plan) -> bool:
         """Ask for the evidence that a plan's ejections rest on, as far as it is not here."""
+        self._inform(sender, plan)
         missing = set(plan.ejected) - self._ejected - self.proven
         if missing:
             self._background.spawn(self._docket.seek(missing, sender, self._roster))
         return not missing
+
+    def _inform(self, leader: PeerId, plan: Plan) -> None:
+        """A leader that plans with a proven liar was away when the evidence spread: nobody who holds it would vote."""
+        for accused in self.proven.intersection(plan.roster).difference(plan.ejected):
+            if (leader, accused) not in self._informed and leader != accused:
+                self._informed.add((leader, accused))
+                self._background.spawn(self._docket.inform(leader, accused))
 
     # --- audit --------------------------------------------------------------------------------------------------------
 

@@ -127,3 +127,15 @@ def test_a_leader_that_abstains_is_passed_over_when_another_one_dies():
     }
     outcome = run_schedule(FaultSchedule.from_json(json.dumps(what)))
     assert not outcome.is_violation, found(outcome)
+
+
+def test_a_leader_that_was_cut_off_when_evidence_spread_is_shown_it_when_it_plans_with_the_liar():
+    """Two members held proof and did not vote; the others went on planning with the liar."""
+    faults = [
+        {"kind": "bad_network", "at_s": 1.0, "for_s": 3.0, "duplication": 0.2, "latency_s": 0.8},
+        {"kind": "partition", "at_s": 11.0, "for_s": 10.2, "groups": [[0, 1], [2, 3], [4]]},
+        {"kind": "accuse", "at_s": 18.2, "for_s": 1.0, "finder": 3, "peer": 4, "is_lie": True},
+    ]
+    what = {"seed": 6000050, "num_peers": 5, "max_per_owner": 2, "faults": faults}
+    outcome = run_schedule(FaultSchedule.from_json(json.dumps(what)))
+    assert not outcome.is_violation, found(outcome)
