@@ -37,7 +37,7 @@ class Courts:
             self._swarm.later(partial(self._offer, node, peer, proof))
 
     def note(self, node: Node, event: Received) -> bool:
-        """As `oversight.Oversight.note`: ask for what a plan's ejections rest on, tell a leader whom it must not plan with.
+        """As `oversight.Oversight.note`: ask for what a plan's ejections rest on, and show its leader what it lacks.
 
         False: do not act on it now.
         """
