@@ -89,8 +89,8 @@ class Docket:
         others = [peer for peer in roster if peer not in (self._transport.peer_id, evidence.accused)]
         await run_all(self._offer(peer, evidence) for peer in others)
 
-    async def inform(self, peer: PeerId, accused: PeerId) -> None:
-        """Offer ``peer`` what is kept here against ``accused``, as far as it can be read."""
+    async def remind(self, accused: PeerId, peer: PeerId) -> None:
+        """Offer ``peer`` what is held here against ``accused``."""
         evidence = await off_loop(self._executor, self._store.load, accused)
         if evidence is not None:
             await self._offer(peer, evidence)

@@ -37,22 +37,22 @@ class Courts:
             self._swarm.later(partial(self._offer, node, peer, proof))
 
     def note(self, node: Node, event: Received) -> bool:
-        """As `oversight.Oversight.note`: ask for what a plan's ejections rest on, and show its leader what it lacks.
-
-        False: do not act on it now.
-        """
+        """As `oversight.Oversight.note`: ask for what a plan's ejections rest on. False: do not act on it now."""
         body = event.body
         if not isinstance(body, PlanMessage | Proposal) or node.state is None:
             return True
         plan = body.plan if isinstance(body, PlanMessage) else body.record.plan
         if event.sender not in node.state.rules.roster:
             return True
-        self._inform(node, event.sender, plan)
+        if isinstance(body, PlanMessage):
+            self._remind(node, event.sender, plan)
         return self._is_justified(node, event.sender, plan)
 
-    def _inform(self, node: Node, leader: PeerId, plan: Plan) -> None:
-        for accused in sorted((node.disk.proofs.keys() & {*plan.roster}) - {*plan.ejected, leader}):
-            self._swarm.later(partial(self._offer, node, leader, node.disk.proofs[accused]))
+    def _remind(self, node: Node, leader: PeerId, plan: Plan) -> None:
+        """As `oversight.Oversight`: give a leader what it lacks that counts on somebody who is proven to lie."""
+        for accused in sorted({PeerId(span.owner) for span in plan.spans} & node.disk.proofs.keys()):
+            if leader != accused:
+                self._swarm.later(partial(self._offer, node, leader, node.disk.proofs[accused]))
 
     def _is_justified(self, node: Node, sender: PeerId, plan: Plan) -> bool:
         assert node.state is not None

@@ -15,7 +15,6 @@ from atoll.kernels.codec import codec
 from atoll.protocol import evidence as proofs
 from atoll.protocol.audit import Auditor
 from atoll.protocol.chunks import ChunkGrid
-from atoll.protocol.docket import Docket
 from atoll.protocol.envelope import Envelope
 from atoll.protocol.evidence_store import EvidenceStore
 from atoll.protocol.exchange import owner as owners
@@ -286,24 +285,6 @@ async def test_who_was_away_asks_for_the_evidence_that_a_plan_rests_on(swarm, mo
     assert outcomes[deaf].commit.record.plan.ejected == (LIAR.peer_id,)
     assert sought == [LIAR.peer_id]
     assert EvidenceStore(swarm.folder / deaf / "evidence", drivers.GRID).load(LIAR.peer_id) is not None
-
-
-async def test_a_leader_that_missed_the_evidence_is_shown_it_when_it_plans_with_the_liar(swarm, monkeypatch):
-    """Otherwise those that hold the evidence would vote for none of its plans, and it would not know why."""
-    let_lie(monkeypatch, zeros)
-    order = permutation(swarm.genesis.run_id, 0, 0, 1, swarm.genesis.membership.roster)
-    leader = next(peer for peer in order if peer != LIAR.peer_id)
-    oversight = swarm.nodes[leader].driver._oversight
-    monkeypatch.setattr(oversight, "vouch", lambda *_: asyncio.sleep(0))  # it finds nothing itself
-    spread = Docket.spread
-
-    async def spread_past_the_leader(self, evidence, roster):
-        await spread(self, evidence, [peer for peer in roster if peer != leader])
-
-    monkeypatch.setattr(Docket, "spread", spread_past_the_leader)
-    monkeypatch.setattr(oversight._docket, "seek", lambda *_: asyncio.sleep(0))  # nor does it ask
-    await contribute(swarm)
-    await swarm.until(lambda: oversight.proven == {LIAR.peer_id})
 
 
 async def _refuse_all(stream, _data) -> None:
