@@ -4,12 +4,13 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Sequence
-from dataclasses import asdict, replace
+from dataclasses import replace
 from functools import partial
 
 from . import exchange as xchg
 from .chunks import Contribution
 from .exchange import Attempt, Exchange, ExchangeCounters, ExchangeEvent, ExchangeHost, ExchangeSettings, SpanInbox
+from .exchange_points import journal
 from .identity import PeerId
 from .messages import Accepted
 from .outcomes import Observe
@@ -247,13 +248,6 @@ class Reduction:
         self._observe("peer.rejected", {"peer": error.peer, "rule": error.rule, "detail": error.detail})
 
 
-def _exclusion(event: xchg.MemberExcluded) -> dict[str, object]:
-    fields: dict[str, object] = {"peer": event.peer, "rule": event.rule, "why": event.detail or event.rule}
-    if event.value is not None:
-        fields |= {"value": event.value, "limit": event.limit}
-    return fields
-
-
 def _held(record: Record) -> ResultsHeld:
     return ResultsHeld(record.plan.content_id(), tuple(result.digest for result in record.results))
 
@@ -274,24 +268,16 @@ class _Translator:
         self._results: dict[int, SpanResult] = {}
 
     def __call__(self, event: ExchangeEvent) -> None:
+        journal(event, self._observe)
         match event:
             case xchg.SpanReduced():
                 self._feed(SpanReduced(event.result))
             case xchg.SpanHeld():
                 self._hold(event)
             case xchg.SpanLost():
-                self._observe("exchange.lost", {"peer": event.owner, "span": event.span, "why": event.why})
                 self._feed(SpanLost(self._plan_id, event.span, event.why))
-            case xchg.MemberExcluded():
-                self._observe("exchange.excluded", _exclusion(event))
-            case xchg.MemberLeftOut():
-                self._observe("exchange.left_out", asdict(event))
-            case xchg.SelfExcluded():
-                self._observe("exchange.excluded", {"peer": event.owner, "rule": "self", "why": event.why})
-            case xchg.FirstChunkSent():
-                self._observe("exchange.sending", {"span": event.span})
-            case xchg.FirstChunkReduced():
-                self._observe("exchange.reducing", {"span": event.span})
+            case _:
+                pass
 
     def _hold(self, event: xchg.SpanHeld) -> None:
         self._results[event.span] = event.result

@@ -110,8 +110,11 @@ class RoundLoop:
 
     @property
     def abstains(self) -> bool:
-        """Whether this node may have forgotten what it has said in this round: it neither votes nor leads."""
-        return self._state is not None and self._state.rules.abstain
+        """Whether this node may have forgotten what it has said in this round: it neither votes nor leads.
+
+        A founder that has yet to ask the others is about to know better.
+        """
+        return self._state is not None and self._state.rules.abstain and not self._votes.is_unsure
 
     @property
     def provisional(self) -> Provisional | None:

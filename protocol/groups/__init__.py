@@ -5,8 +5,9 @@ a delegate: it trains on a seat's part of the delegate's lease, reduces with the
 commit as any non-member does. The group's mean is, bytes unchanged, the delegate's contribution. Followers never vote.
 
 Pure: `places` (whose samples), `seats` (who sits where), `choice` (which delegate), `mustering` (when and what a group
-reduces), `counting` (whose work is in a commit), `circle` (who talks to whom). With I/O: `host` (a delegate's side),
-`follower`, `probe` (measuring), `groups` (both, as the round driver uses them).
+reduces), `counting` (whose work is in a commit), `fidelity` (whether a delegate contributes its group's mean),
+`hand_down` (the result's way to followers), `circle` (who talks to whom). With I/O: `host` and `attempt` (a delegate's
+side), `seating` and `seat_store`, `follower`, `ledger`, `probe` (measuring), `groups` (all, for the round driver).
 """
 
 from __future__ import annotations

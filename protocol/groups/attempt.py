@@ -5,7 +5,8 @@ from __future__ import annotations
 import asyncio
 
 from ..chunks import Contribution
-from ..exchange import ExchangeEvent, MemberExcluded, SelfExcluded, SpanHeld, SpanLost
+from ..exchange import ExchangeEvent, SelfExcluded, SpanHeld, SpanLost
+from ..exchange_points import journal
 from ..identity import PeerId
 from ..messages import GroupPlan
 from ..offload import off_loop
@@ -56,18 +57,12 @@ class GroupAttempt:
         return not self.liars and not refusing
 
     def _note(self, event: ExchangeEvent) -> None:
-        observe = self._parts.points.observe
+        journal(event, self._parts.points.observe)
         match event:
             case SpanHeld():
                 self._held[event.span] = event.result
-            case SpanLost():
+            case SpanLost() | SelfExcluded():  # of the latter the mean goes on without ours, and to the others only
                 self.lost.add(event.owner)
-                observe("exchange.lost", {"peer": event.owner, "span": event.span, "why": event.why})
-            case SelfExcluded():
-                self.lost.add(event.owner)  # its mean goes on without ours, and to the others only
-            case MemberExcluded():
-                why = event.detail or event.rule
-                observe("exchange.excluded", {"peer": event.peer, "rule": event.rule, "why": why})
             case _:
                 pass
         self._changed.fire()

@@ -10,8 +10,10 @@ from __future__ import annotations
 import asyncio
 import random
 from collections.abc import Sequence
+from functools import partial
 
 from ..chunks import Contribution, span_chunks, span_range, tree_of
+from ..exchange_points import journal
 from ..identity import PeerId
 from ..messages import Commit, Enlist, GroupPlan, GroupResult, GroupResultRequest, GroupWithdrawn, Ready, Seat
 from ..offload import off_loop
@@ -161,7 +163,8 @@ class Follower:
     # --- finding a delegate -------------------------------------------------------------------------------------------
 
     def _look_around(self, genesis: Genesis) -> None:
-        is_behind = bool(self._parts.peers.ahead(self.round - 1))
+        roster = self._parts.replica.standing.roster
+        is_behind = any(peer in roster for peer in self._parts.peers.ahead(self.round - 1))
         if not is_behind and self._search is None:
             self._search = self._background.spawn(self._find(genesis))
 
@@ -285,7 +288,8 @@ class Follower:
         try:
             await off_loop(parts.executor, self._store.note, plan.round, plan.leader)
             buffer = await off_loop(parts.executor, parts.store.attempt, plan)
-            await parts.reduction.exchange(plan, contribution, genesis, buffer, lambda _: None).run()
+            tell = partial(journal, observe=parts.points.observe)
+            await parts.reduction.exchange(plan, contribution, genesis, buffer, tell).run()
         except OSError as error:
             parts.points.observe("group.unwritable", {"why": error.strerror or str(error)})
         except RemoteProtocolError as error:

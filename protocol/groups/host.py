@@ -76,9 +76,9 @@ class Host:
         """A round begins (or begins anew): followers that are still here keep their seats, and are told so."""
         parts, standing = self._parts, self._parts.replica.standing
         followers = self.followers
-        before = None if self._rules is None else self._rules.round
+        before = None if self._rules is None else (self._rules.genesis.lineage, self._rules.round)
         self._rules = rules = GroupRules(genesis, parts.me, standing, parts.replica.state_hash, parts.grid.num_chunks)
-        if before == rules.round:
+        if before == (genesis.lineage, rules.round):
             return
         self._readies, self._ballot = {}, 0
         self._note_pace()

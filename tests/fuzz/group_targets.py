@@ -5,6 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from atoll.protocol.groups import probe
+from atoll.protocol.groups.fidelity import is_faithful
 from atoll.protocol.groups.ledger import GroupLedger
 from atoll.protocol.groups.seat_store import PartStore, SeatStore
 from atoll.protocol.groups.seats import Seated, Seats
@@ -12,13 +13,18 @@ from atoll.protocol.transport import RemoteProtocolError
 
 from . import examples as ex
 from .file_targets import FILE_BYTES, in_file, made
-from .harness import ON_STREAMS, Target, frames, on_stream, served
+from .harness import ON_STREAMS, Refused, Target, accepted, frames, on_stream, served
 from .network_targets import Donor, SwarmStream
 
 
 def _learn(data: bytes) -> None:
     """A copy of a group's result that another follower passes on."""
     GroupLedger(ex.RUN).add_copy(ex.ME.peer_id, data, ex.ME.peer_id)
+
+
+def _hold_against(data: bytes) -> None:
+    """A result whose proofs the delegate has made up; its fields have been parsed before."""
+    accepted(is_faithful(ex.GROUP_RESULT.model_copy(update={"proofs": (data.decode(),)}), 0, ex.CONTRIBUTION.leaves, 3))
 
 
 async def _answer_probe(stream: SwarmStream) -> None:
@@ -46,6 +52,14 @@ GROUP_TARGETS = (
         [ex.sealed_message(ex.GROUP_RESULT)],
         ("protocol/groups/groups.py:Groups.hear", "protocol/envelope.py:Envelope.open"),
         refusals=(RemoteProtocolError,),
+    ),
+    Target(
+        "a proof that a delegate contributes its group's mean",
+        _hold_against,
+        [b""],
+        ("protocol/groups/fidelity.py:is_faithful",),
+        refusals=(Refused, UnicodeDecodeError),
+        max_bytes=8192,
     ),
     Target(
         "a probe of our line",

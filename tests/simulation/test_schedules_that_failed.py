@@ -36,6 +36,14 @@ SCHEDULES = {
         '{"at_s":5.0,"for_s":28.6,"groups":[[0,1,5],[2,3,4,6]],"kind":"partition"}],"num_peers":7,"probes":[],'
         '"seed":1081}'
     ),
+    "the second in line could not vote, had lost its disk, and everybody waited for it to lead": (
+        '{"fault_tolerance":0,"faults":[{"at_s":0.2,"for_s":0.0,"kind":"join","peer":4},{"at_s":6.0,"for_s":1.7,'
+        '"kind":"lose_disk","peer":2},{"at_s":8.4,"for_s":0.5,"kind":"crash","peer":0},{"at_s":8.7,"for_s":10.9,'
+        '"in_rounds":0,"kind":"pause_run","peer":3},{"at_s":9.2,"for_s":8.7,"kind":"sleep","peer":0},{"at_s":12.3,'
+        '"for_s":4.5,"kind":"crash_at","moment":"announcing","number":3},{"at_s":15.0,"for_s":12.5,"kind":"crash",'
+        '"peer":2}],"invites":[{"invite":2,"owner":1}],"max_per_owner":2,"num_joiners":1,"num_peers":4,'
+        '"probes":["minority","dead_leader"],"seed":7000356}'
+    ),
 }
 
 
