@@ -249,6 +249,8 @@ class Amendments(Message):
     """Canonical JSON of each, in order."""
 
 
+OF_THE_UNDECIDED = (Ready, PlanMessage, Proposal, Prepare)
+"""What is said in a round by whoever has not heard that it is decided; the answer is its commit."""
 OF_ANY_LINEAGE = (AmendmentsRequest, Amendments)
 """What peers of two lineages may say to each other: how one of them learns of the other."""
 

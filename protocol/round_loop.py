@@ -24,18 +24,7 @@ from .driver import DriverSetup
 from .early import EarlyMessages
 from .event_queue import EventQueue
 from .grace import NUM_ROUNDS, Pace
-from .messages import (
-    Amendments,
-    Commit,
-    CommitRequest,
-    Heartbeat,
-    PlanMessage,
-    Prepare,
-    Proposal,
-    Provisional,
-    Ready,
-    round_of,
-)
+from .messages import OF_THE_UNDECIDED, Amendments, Commit, CommitRequest, Heartbeat, Provisional, round_of
 from .outcomes import Aborted, Committed, Outcome
 from .oversight import Oversight
 from .pending import Offer, Pending, ready_of
@@ -190,7 +179,7 @@ class RoundLoop:
             if self._oversight.note(event):
                 await self._advance(event, at_s)
         elif number < self.round:
-            if isinstance(event.body, Ready | PlanMessage | Proposal | Prepare):
+            if isinstance(event.body, OF_THE_UNDECIDED):
                 self._commits.send(event.sender, number)
         elif isinstance(event.body, Commit):
             self._mail.post((event.sender,), CommitRequest(fragment=0, round=self.round))

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import TYPE_CHECKING
 
 from ..identity import PeerId
-from ..messages import Commit, CommitRequest, Heartbeat, Message, PlanMessage, Prepare, Proposal, Ready, Vote, round_of
+from ..messages import OF_THE_UNDECIDED, Commit, CommitRequest, Heartbeat, Message, Vote, round_of
 from ..round_machine import Event, Received
 from .nodes import Node
 
@@ -63,7 +63,7 @@ class Mail:
             self._send_commit(node, event.sender, number)
         elif number == node.round:
             self._world.feed(node, event)
-        elif number < node.round and isinstance(body, Ready | PlanMessage | Proposal | Prepare):
+        elif number < node.round and isinstance(body, OF_THE_UNDECIDED):
             self._send_commit(node, event.sender, number)
         elif number > node.round and isinstance(body, Commit):
             self.post(node, (event.sender,), CommitRequest(fragment=0, round=node.round))
