@@ -103,7 +103,7 @@ class RoundLoop:
 
         A founder that has yet to ask the others is about to know better.
         """
-        return self._state is not None and self._state.rules.abstain and not self._votes.is_unsure
+        return self._votes.is_abstaining and not self._votes.is_unsure
 
     @property
     def provisional(self) -> Provisional | None:
