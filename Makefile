@@ -7,7 +7,7 @@
 #   make format          let ruff rewrite the sources
 #   make fuzz            random bytes into every parser of untrusted bytes, for MINUTES=5
 #   make hunt            random fault schedules against the protocol's properties (BUDGET=10000, or MINUTES=60)
-#   make bench           every script in benchmarks/, one JSON line per figure
+#   make bench           every script in benchmarks/ that needs no GPU (gpu.py does), one JSON line per figure
 #   make attacks         what poisoned contributions cost: the table of docs/security.md (half an hour on one core; what is
 #                        finished at this commit is not measured again)
 #   make test-container  build the image and run it (needs buildah; see docker/)
@@ -99,7 +99,7 @@ hunt: setup
 		--first-seed $(SEED) --max-peers $(MAX_PEERS) --processes $(TEST_WORKERS)
 
 bench: setup
-	@for script in $(filter-out benchmarks/attacks.py,$(wildcard benchmarks/[a-z]*.py)); do OMP_NUM_THREADS=1 $(VENV)/bin/python "$$script"; done
+	@for script in $(filter-out benchmarks/attacks.py benchmarks/gpu.py,$(wildcard benchmarks/[a-z]*.py)); do OMP_NUM_THREADS=1 $(VENV)/bin/python "$$script"; done
 
 attacks: setup
 	@mkdir -p build

@@ -1,9 +1,10 @@
 """Codec kernels against memcpy and against hivemind's 8-bit codec, in one run on one core.
 
-    python benchmarks/codecs.py [--megabytes 64] [--repeats 15] [--no-fallback]
+    python benchmarks/codecs.py [--megabytes 64] [--repeats 15] [--no-fallback] [--codec int8 ...]
 
 Prints one JSON line per figure. Speeds are float32 bytes per CPU-second; a ratio is the median over the repeats of
-(reference's CPU-seconds per byte) / (kernel's), each pair measured back to back.
+(reference's CPU-seconds per byte) / (kernel's), each pair measured back to back. Kernels get all values in one call, as
+memcpy has; the ``chunked`` figures have them in chunks of 65,536, as the exchange does.
 """
 
 from __future__ import annotations
@@ -23,9 +24,14 @@ import numpy as np
 from _figures import report
 
 from atoll.kernels.back_ends import load, using
-from atoll.kernels.codec import back_end, codec
+from atoll.kernels.chunk_grid import ChunkGrid
+from atoll.kernels.codec import CODECS, back_end, codec
+from atoll.kernels.error_feedback import ErrorFeedback
 
 NUM_CONTRIBUTIONS = 4
+CHUNK_ELEMENTS = 65_536
+DRAWS = 16
+"""Draws of the error figures: of Student-t data with 3 degrees of freedom, the largest values decide, by the draw."""
 Action = Callable[[], object]
 Timed = tuple[Action, int]
 """Something to time, and the float32 bytes it handles."""
@@ -54,6 +60,7 @@ def compare(name: str, kernel: Timed, reference: Timed, repeats: int) -> None:
         repeats=repeats,
         ratio=round(statistics.median(ratios), 4),
         ratio_range=[round(ratios[0], 4), round(ratios[-1], 4)],
+        ratio_of_best=round(min(reference_s) / min(kernel_s), 4),
         back_end=back_end(),
     )
 
@@ -81,24 +88,42 @@ def hivemind_encode(values: np.ndarray) -> Timed | None:
     return lambda: Uniform8BitQuantization().compress(tensor, info), values.nbytes
 
 
-def speeds(values: np.ndarray, repeats: int, prefix: str) -> None:
+def speeds(name: str, values: np.ndarray, repeats: int, prefix: str) -> None:
     """Encode, decode, accumulate and check with the active back end, against memcpy."""
-    int8, yardstick = codec("int8"), memcpy(values)
-    encoded = [np.zeros(int8.nbytes(values.size), np.uint8) for _ in range(NUM_CONTRIBUTIONS)]
+    which, yardstick = codec(name), memcpy(values)
+    encoded = [np.zeros(which.nbytes(values.size), np.uint8) for _ in range(NUM_CONTRIBUTIONS)]
     for i, data in enumerate(encoded):
-        int8.encode(np.roll(values, i), data)
+        which.encode(np.roll(values, i), data)
     out, target = np.zeros_like(values), np.zeros_like(encoded[0])
     weights = [1 / NUM_CONTRIBUTIONS] * NUM_CONTRIBUTIONS
     actions = {
-        "encode": lambda: int8.encode(values, target),
-        "decode": lambda: int8.decode(encoded[0], out),
-        "decode_accumulate": lambda: int8.accumulate_many(encoded, weights, out),
-        "accumulate_one": lambda: int8.accumulate(encoded[0], 0.25, out),
-        "check": lambda: int8.check(encoded[0], values.size),
+        "encode": lambda: which.encode(values, target),
+        "decode": lambda: which.decode(encoded[0], out),
+        "decode_accumulate": lambda: which.accumulate_many(encoded, weights, out),
+        "accumulate_one": lambda: which.accumulate(encoded[0], 0.25, out),
+        "check": lambda: which.check(encoded[0], values.size),
+        "squared_norm": lambda: which.squared_norm(encoded[0], values.size),
     }
-    for name, action in actions.items():
-        num_bytes = values.nbytes * (NUM_CONTRIBUTIONS if name == "decode_accumulate" else 1)
-        compare(f"{prefix}_{name}_vs_memcpy", (action, num_bytes), yardstick, repeats)
+    for action_name, action in actions.items():
+        num_bytes = values.nbytes * (NUM_CONTRIBUTIONS if action_name == "decode_accumulate" else 1)
+        compare(f"{prefix}_{action_name}_vs_memcpy", (action, num_bytes), yardstick, repeats)
+
+
+def chunked_speeds(name: str, values: np.ndarray, repeats: int) -> None:
+    """Encoding and reducing as the exchange does: chunk by chunk, what is written being read again at once."""
+    grid, yardstick = ChunkGrid(values.size, CHUNK_ELEMENTS, codec(name)), memcpy(values)
+    data, total = np.zeros(grid.total_encoded, np.uint8), np.zeros(CHUNK_ELEMENTS, np.float32)
+    grid.encode(values, data)
+    ranges = [grid.encoded_range(chunk) for chunk in range(grid.num_chunks)]
+    weights = [1 / NUM_CONTRIBUTIONS] * NUM_CONTRIBUTIONS
+
+    def reduce() -> None:
+        for each in ranges:
+            grid.codec.accumulate_many([data[each]] * NUM_CONTRIBUTIONS, weights, total)
+
+    compare(f"{name}_encode_chunked_vs_memcpy", (lambda: grid.encode(values, data), values.nbytes), yardstick, repeats)
+    reduced = values.nbytes * NUM_CONTRIBUTIONS
+    compare(f"{name}_decode_accumulate_chunked_vs_memcpy", (reduce, reduced), yardstick, repeats)
 
 
 def wall_s(action: Action) -> float:
@@ -122,14 +147,48 @@ def two_threads(values: np.ndarray, repeats: int) -> None:
     )
 
 
-def error(name: str, values: np.ndarray) -> None:
-    """Relative error ‖decoded − x‖ / ‖x‖ in percent."""
-    int8 = codec("int8")
-    data, decoded = np.empty(int8.nbytes(values.size), np.uint8), np.empty_like(values)
-    int8.encode(values, data)
-    int8.decode(data, decoded)
+def relative_error(decoded: np.ndarray, values: np.ndarray) -> float:
+    """‖decoded − x‖ / ‖x‖ in percent."""
     exact = values.astype(np.float64)
-    report(name, 100 * float(np.linalg.norm(decoded - exact) / np.linalg.norm(exact)), "%")
+    return 100 * float(np.linalg.norm(decoded - exact) / np.linalg.norm(exact))
+
+
+def error(name: str, kind: str, draw: Callable[[], np.ndarray]) -> None:
+    """Report the relative error over some draws together, and of the least and the most fortunate one."""
+    squares, errors, which = np.zeros(2), [], codec(name)
+    for _ in range(DRAWS):
+        values = draw()
+        data, decoded = np.empty(which.nbytes(values.size), np.uint8), np.empty_like(values)
+        which.encode(values, data)
+        which.decode(data, decoded)
+        errors.append(relative_error(decoded, values))
+        exact = values.astype(np.float64)
+        squares += np.square(decoded - exact).sum(), np.square(exact).sum()
+    spread = [round(min(errors), 4), round(max(errors), 4)]
+    pooled = 100 * float(np.sqrt(squares[0] / squares[1]))
+    report(f"{name}_error_{kind}", pooled, "%", repeats=DRAWS, taken="all draws together", range=spread)
+
+
+def errors(name: str, random: np.random.Generator, num: int) -> None:
+    """How far off the decoded values are, and what a value takes on the wire."""
+    report(f"{name}_bits", 8 * codec(name).nbytes(CHUNK_ELEMENTS) / CHUNK_ELEMENTS, "bits a value, at most")
+    error(name, "normal", lambda: random.standard_normal(num, np.float32))
+    error(name, "student3", lambda: random.standard_t(3, num).astype(np.float32))
+
+
+def error_with_feedback(name: str, random: np.random.Generator, num_rounds: int = 30) -> None:
+    """What is still missing of the sum of independent contributions after some rounds with error feedback."""
+    grid = ChunkGrid(1 << 18, CHUNK_ELEMENTS, codec(name))
+    feedback, data = ErrorFeedback(grid), np.empty(grid.total_encoded, np.uint8)
+    sent, given = np.zeros(grid.num_elements, np.float32), np.zeros(grid.num_elements)
+    decoded = np.empty(grid.num_elements, np.float32)
+    for _ in range(num_rounds):
+        values = random.standard_normal(grid.num_elements, np.float32)
+        feedback.encode(values, data)
+        feedback.settle(counted=True)
+        grid.decode(data, decoded)
+        sent, given = sent + decoded, given + values
+    report(f"{name}_feedback_error_30", relative_error(sent, given), "%", of="the sum of 30 contributions")
 
 
 def main() -> None:
@@ -138,19 +197,25 @@ def main() -> None:
     parser.add_argument("--megabytes", type=int, default=64, help="size of the float32 input")
     parser.add_argument("--repeats", type=int, default=15)
     parser.add_argument("--no-fallback", action="store_true", help="skip the numpy back end")
+    parser.add_argument("--codec", nargs="*", default=list(CODECS), help="only these, besides int8")
     options = parser.parse_args()
     random = np.random.default_rng(0)
     values = random.standard_normal(options.megabytes << 18, np.float32)
-    speeds(values, options.repeats, "int8")
+    speeds("int8", values, options.repeats, "int8")
+    chunked_speeds("int8", values, options.repeats)
     two_threads(values, options.repeats)
     if (theirs := hivemind_encode(values)) is not None:
         int8, target = codec("int8"), np.zeros(codec("int8").nbytes(values.size), np.uint8)
-        compare("int8_encode_vs_hivemind", (lambda: int8.encode(values, target), values.nbytes), theirs, 3)
-    error("int8_error_normal", values)
-    error("int8_error_student3", random.standard_t(3, values.size).astype(np.float32))
+        compare("int8_encode_vs_hivemind", (lambda: int8.encode(values, target), values.nbytes), theirs, 5)
+    errors("int8", random, values.size // 4)
+    for name in (each for each in options.codec if each != "int8"):
+        speeds(name, values, 3, name)
+        errors(name, random, values.size // 16)
+    for name in ("int4", "stat2", "topk64"):
+        error_with_feedback(name, random)
     if not options.no_fallback:
         with using(load("numpy")):
-            speeds(values, max(3, options.repeats // 3), "int8_numpy")
+            speeds("int8", values, max(3, options.repeats // 3), "int8_numpy")
 
 
 if __name__ == "__main__":

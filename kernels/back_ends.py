@@ -74,7 +74,12 @@ _override: BackEnd | None = None
 
 def active() -> BackEnd:
     """The back end in use by this process."""
-    return _override or load(os.environ.get("ATOLL_KERNELS", ""))
+    return _override or _chosen()
+
+
+@cache
+def _chosen() -> BackEnd:
+    return load(os.environ.get("ATOLL_KERNELS", ""))
 
 
 @cache

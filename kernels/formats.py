@@ -5,7 +5,7 @@ whole number, its *level*, and which scale multiplies it. Encoded values are the
 all blocks. A block of m values has s = ⌈m · bits / 8⌉ bytes of codes: byte j holds values j, j + s, j + 2s, … from its
 low bits up, and bits without a value are 0. With every operation a float32 one, rounded to nearest even:
 
-    decoded = scale · level
+    decoded = +0 + scale · level                 never −0
     out     = out + (scale · weight) · level
 
 A block whose scales are all 0 is one of zeros. `reference/` says how each format finds scales and codes.
@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator
 from dataclasses import dataclass
+from functools import cached_property
 
 MIN_SCALE_BITS = 0x0080
 """bfloat16 2⁻¹²⁶, the smallest normal number: a smaller scale has no finite reciprocal and too few digits."""
@@ -44,7 +45,7 @@ class BlockFormat:
     unused: int | None = None
     """A code that no encoder writes."""
 
-    @property
+    @cached_property
     def num_scales(self) -> int:
         """Scales per block, in ascending order."""
         return max(self.selects, default=0) + 1

@@ -36,6 +36,7 @@ class Standpoint:
     phase: Phase
     provisional: Provisional | None = None
     group: Group | None = None
+    abstains: bool = False
 
 
 def _rhythm(timing: TimingConfig) -> Rhythm:
@@ -110,7 +111,9 @@ class Contact:
         setup, here = self._setup, self._standpoint()
         known, now_unix_s = setup.book.num_amendments, setup.wall_clock()
         facts, replica = setup.facts, setup.replica
-        heartbeat = compose(facts, self._progress, replica, here.phase, known, now_unix_s, here.provisional)
+        heartbeat = compose(
+            facts, self._progress, replica, here.phase, known, now_unix_s, here.provisional, abstains=here.abstains
+        )
         return heartbeat.model_copy(update={"echoes": self.peers.echoes(setup.clock()), "group": here.group})
 
     def _is_known(self) -> bool:

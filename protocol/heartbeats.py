@@ -74,6 +74,8 @@ def compose(
     num_amendments: int,
     now_unix_s: float,
     provisional: Provisional | None = None,
+    *,
+    abstains: bool = False,
 ) -> Heartbeat:
     """The heartbeat of a node; while it trains, the round machine's phase says more than the trainer knows.
 
@@ -93,6 +95,7 @@ def compose(
         evaluated=_evaluated(progress),
         provisional=provisional,
         reachable=facts.reachable(),
+        abstains=abstains,
         ticket=facts.ticket,
         addresses=facts.addresses(),
         num_amendments=num_amendments,

@@ -100,6 +100,8 @@ class Heartbeat(InRound):
     group: Group | None = None
     reachable: bool = True
     """Whether others can open streams to the sender. A peer that is not never owns a span and never leads."""
+    abstains: bool = False
+    """Whether the sender may have forgotten what it has said in this round, and so neither votes nor leads."""
     addresses: Annotated[tuple[Annotated[str, Field(max_length=256)], ...], Field(max_length=16)] = ()
     ticket: Ticket | None = None
     """What entitles a sender that the receiver need not know yet."""

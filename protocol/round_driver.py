@@ -173,7 +173,7 @@ class RoundDriver:
         return self._topology.sources(span, waited_s) or rotated(self._peers.circle(), span)
 
     def _standpoint(self) -> Standpoint:
-        return Standpoint(self.phase, self.provisional, self.group)
+        return Standpoint(self.phase, self.provisional, self.group, self._loop.abstains)
 
     # --- what the node asks -------------------------------------------------------------------------------------------
 

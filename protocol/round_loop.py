@@ -109,6 +109,11 @@ class RoundLoop:
         return Phase.TRAINING if self._state is None else self._state.phase
 
     @property
+    def abstains(self) -> bool:
+        """Whether this node may have forgotten what it has said in this round: it neither votes nor leads."""
+        return self._state is not None and self._state.rules.abstain
+
+    @property
     def provisional(self) -> Provisional | None:
         """How far from a quorum this node is, if it hears from none."""
         return None if self._state is None else machine.provisional(self._state, self._clock())

@@ -24,10 +24,18 @@ def encode(layout: Format, tensor: torch.Tensor) -> tuple[torch.Tensor, torch.Te
     """
     flat = _float32(tensor).contiguous().view(-1)
     data = torch.empty(layout.nbytes(flat.numel()), dtype=torch.uint8, device=flat.device)
-    first_bad = torch.full((1,), flat.numel(), dtype=torch.int64, device=flat.device)
-    if flat.numel():
-        _module(layout).encode(layout, flat, data, first_bad)
-    return data, first_bad
+    return data, encode_chunks(layout, flat, max(flat.numel(), 1), data)
+
+
+def encode_chunks(layout: Format, values: torch.Tensor, chunk_elements: int, data: torch.Tensor) -> torch.Tensor:
+    """Encode chunk after chunk of a flat, contiguous float32 tensor into bytes on its device, in one launch.
+
+    Returns the index of the first value that cannot be encoded, as `encode`.
+    """
+    first_bad = torch.full((1,), values.numel(), dtype=torch.int64, device=values.device)
+    if values.numel():
+        _module(layout).encode(layout, values, data, first_bad, chunk_elements)
+    return first_bad
 
 
 def decode(layout: Format, data: torch.Tensor, num_elements: int) -> torch.Tensor:

@@ -37,13 +37,18 @@ def _offsets(num_elements, BITS: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.con
 
 @triton.jit
 def _encode(
-    values, data, first_bad, num_elements, num_blocks,
+    values, data, first_bad, total, chunk_elements, chunk_bytes,
     QUANTISE: tl.constexpr, BITS: tl.constexpr, NUM_SCALES: tl.constexpr, BLOCK: tl.constexpr, ROWS: tl.constexpr,
 ):  # fmt: skip
+    first_element = tl.program_id(1).to(tl.int64) * chunk_elements
+    num_elements = tl.minimum(total - first_element, chunk_elements)
+    num_blocks = tl.cdiv(num_elements, BLOCK)
+    values += first_element
+    data += tl.program_id(1).to(tl.int64) * chunk_bytes
     rows, num, stride, offsets, inside = _offsets(num_elements, BITS, BLOCK, ROWS)
     x = tl.load(values + offsets, mask=inside, other=0.0)
     magnitude = x.to(tl.int32, bitcast=True) & 0x7FFFFFFF
-    bad = tl.where(magnitude >= 0x7F800000, offsets, num_elements)
+    bad = tl.where(magnitude >= 0x7F800000, first_element + offsets, total)
     tl.atomic_min(first_bad, tl.min(tl.min(tl.min(bad, axis=2), axis=1), axis=0))
     first, last, codes = QUANTISE(x, magnitude, inside, num)
     scales = data + 2 * NUM_SCALES * rows
@@ -82,31 +87,34 @@ def _accumulate(
         last = _factor(data, NUM_SCALES * rows + 1, rows < num_blocks, weight, FRESH)[:, None, None]
         factor = tl.where((code & 1) == 1, last, factor)
     total = factor * LEVEL(code).to(tl.float32)
-    if not FRESH:
-        total = tl.load(out + offsets, mask=inside, other=0.0) + total
+    total = (0.0 if FRESH else tl.load(out + offsets, mask=inside, other=0.0)) + total  # never −0
     tl.store(out + offsets, total, mask=inside)
 
 
-def encode(layout: BlockFormat, values: torch.Tensor, data: torch.Tensor, first_bad: torch.Tensor) -> None:
-    """Launch the encoder on checked arguments."""
-    _launch(_encode, layout, values.numel(), values, data, first_bad, QUANTISE=FUNCTIONS[layout.name][0])
+def encode(
+    layout: BlockFormat, values: torch.Tensor, data: torch.Tensor, first_bad: torch.Tensor, chunk_elements: int
+) -> None:
+    """Launch the encoder on checked arguments: one chunk after another."""
+    fixed, total = constants(layout), values.numel()
+    per_chunk = triton.cdiv(layout.num_blocks(min(chunk_elements, total)), fixed["ROWS"])
+    kernel: triton.JITFunction = _encode
+    kernel[(per_chunk, triton.cdiv(total, chunk_elements))](
+        values, data, first_bad, total, chunk_elements, layout.nbytes(chunk_elements),
+        QUANTISE=FUNCTIONS[layout.name][0], **fixed, enable_fp_fusion=False,
+    )  # fmt: skip
 
 
 def accumulate(layout: BlockFormat, data: torch.Tensor, out: torch.Tensor, weight: float, *, fresh: bool) -> None:
     """Launch the decoder on checked arguments."""
-    _launch(_accumulate, layout, out.numel(), data, out, weight, FRESH=fresh, LEVEL=FUNCTIONS[layout.name][1])
+    fixed, num_blocks = constants(layout), layout.num_blocks(out.numel())
+    kernel: triton.JITFunction = _accumulate
+    kernel[(triton.cdiv(num_blocks, fixed["ROWS"]),)](
+        data, out, weight, out.numel(), num_blocks,
+        FRESH=fresh, LEVEL=FUNCTIONS[layout.name][1], **fixed, enable_fp_fusion=False,
+    )  # fmt: skip
 
 
 def constants(layout: BlockFormat) -> dict[str, int]:
     """What both kernels are compiled for."""
     shape = {"BITS": layout.bits, "NUM_SCALES": layout.num_scales, "BLOCK": layout.block}
     return shape | {"ROWS": ELEMENTS // layout.block}
-
-
-def _launch(
-    kernel: triton.JITFunction, layout: BlockFormat, num_elements: int, *arguments: object, **chosen: object
-) -> None:
-    num_blocks = layout.num_blocks(num_elements)
-    fixed = constants(layout) | chosen
-    grid = (triton.cdiv(num_blocks, fixed["ROWS"]),)
-    kernel[grid](*arguments, num_elements, num_blocks, **fixed, enable_fp_fusion=False)

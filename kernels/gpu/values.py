@@ -58,14 +58,14 @@ FUNCTIONS = {
 
 @triton.jit
 def _encode(
-    values, data, first_bad, num_elements, WRITE: tl.constexpr, READ: tl.constexpr, BYTES: tl.constexpr,
+    values, data, first_bad, total, WRITE: tl.constexpr, READ: tl.constexpr, BYTES: tl.constexpr,
     ELEMENTS: tl.constexpr,
 ):  # fmt: skip
     offsets = tl.program_id(0).to(tl.int64) * ELEMENTS + tl.arange(0, ELEMENTS)
-    inside = offsets < num_elements
+    inside = offsets < total
     bits = WRITE(tl.load(values + offsets, mask=inside, other=0.0))
     magnitude = READ(bits).to(tl.int32, bitcast=True) & 0x7FFFFFFF
-    bad = tl.where((magnitude >= 0x7F800000) & inside, offsets, num_elements)
+    bad = tl.where((magnitude >= 0x7F800000) & inside, offsets, total)
     tl.atomic_min(first_bad, tl.min(bad, axis=0))
     for byte in tl.static_range(BYTES):
         tl.store(data + BYTES * offsets + byte, ((bits >> (8 * byte)) & 0xFF).to(tl.uint8), mask=inside)
@@ -87,8 +87,10 @@ def _accumulate(
     tl.store(out + offsets, total, mask=inside)
 
 
-def encode(layout: ValueFormat, values: torch.Tensor, data: torch.Tensor, first_bad: torch.Tensor) -> None:
-    """Launch the encoder on checked arguments."""
+def encode(
+    layout: ValueFormat, values: torch.Tensor, data: torch.Tensor, first_bad: torch.Tensor, chunk_elements: int
+) -> None:
+    """Launch the encoder on checked arguments. Chunks follow each other without a mark."""
     write, read = FUNCTIONS[layout.name]
     _launch(_encode, layout, values.numel(), values, data, first_bad, WRITE=write, READ=read)
 

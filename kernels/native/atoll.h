@@ -14,6 +14,7 @@
 
 #define ATOLL_MIN_SCALE_BITS 0x0080u  /* bfloat16 2^-126 */
 #define ATOLL_INFINITY_BITS 0x7F800000
+#define ATOLL_LARGE (1 << 21)         /* values from which on writes go past the cache; chunks are smaller */
 #define ATOLL_LANES 4096
 #define ATOLL_GROUP 4096              /* values among which the largest are chosen */
 #define ATOLL_ROUNDER 12582912.0f     /* 1.5 * 2^23: x + this rounds |x| < 2^22 to nearest even, in the low bits */

@@ -9,6 +9,17 @@
 #define ATOLL_TARGET __attribute__((target("arch=x86-64-v3")))
 #define PREFETCH_FLOATS 1024 /* 4 KiB ahead: the hardware's own prefetching stops at every page */
 
+/* Copies past the cache, but for what does not fill a line. */
+ATOLL_TARGET static inline void stream(uint8_t *target, const uint8_t *source, size_t num_bytes) {
+    size_t first = -(uintptr_t)target & 63;
+    first = first < num_bytes ? first : num_bytes;
+    size_t end = first + ((num_bytes - first) & ~(size_t)63);
+    memcpy(target, source, first);
+    for (size_t i = first; i < end; i += 32)
+        _mm256_stream_si256((__m256i *)(target + i), _mm256_loadu_si256((const __m256i *)(source + i)));
+    memcpy(target + end, source + end, num_bytes - end);
+}
+
 ATOLL_TARGET static inline int32_t reduce_max(__m256i x) {
     __m128i m = _mm_max_epi32(_mm256_castsi256_si128(x), _mm256_extracti128_si256(x, 1));
     m = _mm_max_epi32(m, _mm_shuffle_epi32(m, _MM_SHUFFLE(1, 0, 3, 2)));
@@ -189,6 +200,8 @@ ATOLL_TARGET static inline void accumulate_stat2(const uint8_t *const *datas, co
     }
 }
 
+#define ATOLL_STREAM stream
+#define ATOLL_STREAM_END _mm_sfence()
 #define ATOLL_ACCUMULATE_STAT2 accumulate_stat2
 #define ATOLL_ENCODE_INT8 encode_int8
 #define ATOLL_ACCUMULATE_INT8 accumulate_int8

@@ -8,12 +8,26 @@
 #define ATOLL_TARGET __attribute__((target("arch=x86-64-v4")))
 #define PREFETCH_FLOATS 1024 /* 4 KiB ahead: the hardware's own prefetching stops at every page */
 
-/* Loads num vectors of a block; the bits of the largest magnitude. */
-ATOLL_TARGET static inline int32_t load_block(const float *values, __m512 *x, const int num) {
+/* Copies past the cache, but for what does not fill a line. */
+ATOLL_TARGET static inline void stream(uint8_t *target, const uint8_t *source, size_t num_bytes) {
+    size_t first = -(uintptr_t)target & 63;
+    first = first < num_bytes ? first : num_bytes;
+    size_t end = first + ((num_bytes - first) & ~(size_t)63);
+    memcpy(target, source, first);
+    for (size_t i = first; i < end; i += 64) _mm512_stream_si512((void *)(target + i), _mm512_loadu_si512(source + i));
+    memcpy(target + end, source + end, num_bytes - end);
+}
+
+/* Loads num vectors of a block; the bits of the largest magnitude. What is next is fetched into the first-level cache, or,
+ * where the memory is what it waits for, only into the second. */
+ATOLL_TARGET static inline int32_t load_block(const float *values, __m512 *x, const int num, const int is_fast) {
     const __m512i magnitude = _mm512_set1_epi32(0x7FFFFFFF);
     __m512i largest = _mm512_setzero_si512();
     for (int i = 0; i < num; i++) {
-        _mm_prefetch((const char *)(values + 16 * i + PREFETCH_FLOATS), _MM_HINT_T0);
+        if (is_fast)
+            _mm_prefetch((const char *)(values + 16 * i + PREFETCH_FLOATS), _MM_HINT_T1);
+        else
+            _mm_prefetch((const char *)(values + 16 * i + PREFETCH_FLOATS), _MM_HINT_T0);
         x[i] = _mm512_loadu_ps(values + 16 * i);
         largest = _mm512_max_epi32(largest, _mm512_and_si512(_mm512_castps_si512(x[i]), magnitude));
     }
@@ -40,7 +54,7 @@ ATOLL_TARGET static inline __m512i bytes_of(const __m512 *values, __m512 inverse
 ATOLL_TARGET static inline int encode_int8(const float *values, uint8_t *scales, uint8_t *codes) {
     const __m512i order = _mm512_setr_epi32(0, 4, 8, 12, 1, 5, 9, 13, 2, 6, 10, 14, 3, 7, 11, 15);
     __m512 x[16];
-    int32_t largest = load_block(values, x, 16);
+    int32_t largest = load_block(values, x, 16, 1);
     if (largest >= ATOLL_INFINITY_BITS) return 0;
     __m512 inverse = put_absmax_scale(largest, 127.0f, 0x7C01, scales);
     for (int i = 0; i < 16; i += 4) _mm512_storeu_si512(codes + 16 * i, bytes_of(x + i, inverse, order));
@@ -86,7 +100,7 @@ ATOLL_TARGET static inline __m512i code_e3m0(__m512 quotient) {
 
 ATOLL_TARGET static inline int encode_int4(const float *values, uint8_t *scales, uint8_t *codes) {
     __m512 x[4];
-    int32_t largest = load_block(values, x, 4);
+    int32_t largest = load_block(values, x, 4, 0);
     if (largest >= ATOLL_INFINITY_BITS) return 0;
     __m512 inverse = put_absmax_scale(largest, 7.0f, 0x7E12, scales);
     STORE_NIBBLES(code_int4, x, inverse, 32, codes)
@@ -95,7 +109,7 @@ ATOLL_TARGET static inline int encode_int4(const float *values, uint8_t *scales,
 
 ATOLL_TARGET static inline int encode_e3m0(const float *values, uint8_t *scales, uint8_t *codes) {
     __m512 x[16];
-    int32_t largest = load_block(values, x, 16);
+    int32_t largest = load_block(values, x, 16, 0);
     if (largest >= ATOLL_INFINITY_BITS) return 0;
     __m512 inverse = put_absmax_scale(largest, 64.0f, 0x7C7F, scales);
     STORE_NIBBLES(code_e3m0, x, inverse, 128, codes)
@@ -136,7 +150,7 @@ ATOLL_TARGET static inline void accumulate_e3m0(const uint8_t *const *datas, con
 ATOLL_TARGET static inline int encode_stat2(const float *values, uint8_t *scales, uint8_t *codes) {
     __m512 x[16];
     __m512i quotient[16], sum = _mm512_setzero_si512();
-    int32_t largest = load_block(values, x, 16), exponent = (largest >> 23) - 127;
+    int32_t largest = load_block(values, x, 16, 0), exponent = (largest >> 23) - 127;
     if (largest >= ATOLL_INFINITY_BITS) return 0;
     if (exponent < -116) {
         memset(scales, 0, 4);
@@ -197,6 +211,8 @@ ATOLL_TARGET static inline void accumulate_stat2(const uint8_t *const *datas, co
     for (int i = 0; i < 16; i++) _mm512_storeu_ps(out + 16 * i, sum[i]);
 }
 
+#define ATOLL_STREAM stream
+#define ATOLL_STREAM_END _mm_sfence()
 #define ATOLL_ENCODE_STAT2 encode_stat2
 #define ATOLL_ACCUMULATE_STAT2 accumulate_stat2
 #define ATOLL_ENCODE_INT8 encode_int8

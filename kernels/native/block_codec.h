@@ -9,8 +9,11 @@
  *                  not finite
  *
  * A variant may define ENCODE_BLOCK(values, scales, codes), which writes the bytes of a whole block's scales and codes, or
- * returns 0; and ACCUMULATE_BLOCK(datas, weights, k, scales, codes, out, fresh), for the block whose scales and codes lie so
- * many bytes into each of datas. All names are undefined again at the end. */
+ * returns 0; ACCUMULATE_BLOCK(datas, weights, k, scales, codes, out, fresh), for the block whose scales and codes lie so
+ * many bytes into each of datas; ATOLL_STREAM(target, source, num_bytes), which copies past the cache, and
+ * ATOLL_STREAM_END, after which that is done. What is too large
+ * to stay in the cache anyway is written so: a plain store would first read what it overwrites. All names but ATOLL_... are
+ * undefined again at the end. */
 #define PASTE_(a, b) a##_##b
 #define PASTE(a, b) PASTE_(a, b)
 #define NAME(x) PASTE(CODEC, x)
@@ -40,9 +43,33 @@ ATOLL_TARGET static int NAME(encode_block)(const float *values, int64_t m, uint8
 #define ENCODE_BLOCK(values, scales, codes) NAME(encode_block)(values, BLOCK, scales, codes)
 #endif
 
+#ifdef ATOLL_STREAM
+#define ENCODE_BATCH (4096 / BLOCK_BYTES)
+#define DECODE_BATCH (2048 / BLOCK)
+
+/* Encodes whole batches of blocks, each in the first-level cache and then past it; stops before a block that has a value
+ * which is not finite. Returns the number of blocks done. */
+ATOLL_TARGET static int64_t NAME(encode_streaming)(const float *values, int64_t num, uint8_t *data, uint8_t *codes) {
+    uint8_t batch[ENCODE_BATCH * BLOCK_BYTES];
+    int64_t block = 0, done = ENCODE_BATCH;
+    for (; block + ENCODE_BATCH <= num && done == ENCODE_BATCH; block += done) {
+        for (done = 0; done < ENCODE_BATCH; done++)
+            if (!ENCODE_BLOCK(values + (block + done) * BLOCK, data + SCALE_BYTES * (block + done),
+                              batch + done * BLOCK_BYTES))
+                break;
+        ATOLL_STREAM(codes + block * BLOCK_BYTES, batch, (size_t)(done * BLOCK_BYTES));
+    }
+    ATOLL_STREAM_END;
+    return block;
+}
+#endif
+
 ATOLL_TARGET static int64_t NAME(encode)(const float *values, int64_t n, uint8_t *data) {
     uint8_t *codes = data + SCALE_BYTES * NAME(num_blocks)(n);
     int64_t whole = n / BLOCK, rest = n % BLOCK, block = 0;
+#ifdef ATOLL_STREAM
+    if (n >= ATOLL_LARGE) block = NAME(encode_streaming)(values, whole, data, codes);
+#endif
     for (; block < whole; block++)
         if (!ENCODE_BLOCK(values + block * BLOCK, data + SCALE_BYTES * block, codes + block * BLOCK_BYTES)) break;
     if (block == whole && (rest == 0 || NAME(encode_block)(values + block * BLOCK, rest, data + SCALE_BYTES * block,
@@ -51,29 +78,14 @@ ATOLL_TARGET static int64_t NAME(encode)(const float *values, int64_t n, uint8_t
     return block * BLOCK + atoll_first_non_finite(values + block * BLOCK, n - block * BLOCK);
 }
 
-/* m values of a block: written to out, or added to it. */
-ATOLL_TARGET static inline void NAME(add_block)(const uint8_t *codes, const float *factors, int64_t m, float *out,
-                                                const int add) {
+ATOLL_TARGET static inline void NAME(add_block)(const uint8_t *codes, const float *factors, int64_t m, float *out) {
     int64_t num_bytes = (m * BITS + 7) / 8;
     for (int slot = 0; slot < SLOTS; slot++) {
         int64_t first = slot * num_bytes, num = m - first < num_bytes ? m - first : num_bytes;
         for (int64_t j = 0; j < num; j++) {
             int code = codes[j] >> slot * BITS & MASK;
-            float value = factors[SELECT(code)] * (float)LEVEL(code);
-            out[first + j] = add ? out[first + j] + value : value;
+            out[first + j] = out[first + j] + factors[SELECT(code)] * (float)LEVEL(code);
         }
-    }
-}
-
-ATOLL_TARGET static void NAME(decode)(const uint8_t *data, int64_t n, float *out) {
-    const uint8_t *codes = data + SCALE_BYTES * NAME(num_blocks)(n);
-    for (int64_t block = 0, first = 0; first < n; block++, first += BLOCK) {
-        float scales[NUM_SCALES];
-        for (int i = 0; i < NUM_SCALES; i++) scales[i] = atoll_scale_value(data, NUM_SCALES * block + i);
-        if (n - first >= BLOCK)
-            NAME(add_block)(codes + block * BLOCK_BYTES, scales, BLOCK, out + first, 0);
-        else
-            NAME(add_block)(codes + block * BLOCK_BYTES, scales, n - first, out + first, 0);
     }
 }
 
@@ -85,7 +97,7 @@ ATOLL_TARGET static inline void NAME(accumulate_block)(const uint8_t *const *dat
     for (int64_t j = 0; j < k; j++) {
         float factors[NUM_SCALES];
         for (int i = 0; i < NUM_SCALES; i++) factors[i] = atoll_scale_value(datas[j] + scales, i) * weights[j];
-        NAME(add_block)(datas[j] + codes, factors, m, out, 1);
+        NAME(add_block)(datas[j] + codes, factors, m, out);
     }
 }
 
@@ -94,14 +106,38 @@ ATOLL_TARGET static inline void NAME(accumulate_block)(const uint8_t *const *dat
     NAME(accumulate_block)(datas, weights, k, scales, codes, BLOCK, out, fresh)
 #endif
 
+#ifdef ATOLL_STREAM
+/* As encode_streaming, from +0. */
+ATOLL_TARGET static int64_t NAME(accumulate_streaming)(const uint8_t *const *datas, const float *weights, int64_t k,
+                                                       int64_t num, int64_t offset, float *out) {
+    float batch[DECODE_BATCH * BLOCK];
+    int64_t block = 0;
+    for (; block + DECODE_BATCH <= num; block += DECODE_BATCH) {
+        for (int64_t i = block; i < block + DECODE_BATCH; i++)
+            ACCUMULATE_BLOCK(datas, weights, k, SCALE_BYTES * i, offset + i * BLOCK_BYTES, batch + (i - block) * BLOCK, 1);
+        ATOLL_STREAM((uint8_t *)(out + block * BLOCK), (const uint8_t *)batch, sizeof batch);
+    }
+    ATOLL_STREAM_END;
+    return block;
+}
+#endif
+
 ATOLL_TARGET static void NAME(accumulate)(const uint8_t *const *datas, const float *weights, int64_t k, int64_t n,
                                           float *out, int fresh) {
-    int64_t offset = SCALE_BYTES * NAME(num_blocks)(n), whole = n / BLOCK, rest = n % BLOCK;
-    for (int64_t block = 0; block < whole; block++)
+    int64_t offset = SCALE_BYTES * NAME(num_blocks)(n), whole = n / BLOCK, rest = n % BLOCK, block = 0;
+#ifdef ATOLL_STREAM
+    if (fresh && n >= ATOLL_LARGE) block = NAME(accumulate_streaming)(datas, weights, k, whole, offset, out);
+#endif
+    for (; block < whole; block++)
         ACCUMULATE_BLOCK(datas, weights, k, SCALE_BYTES * block, offset + block * BLOCK_BYTES, out + block * BLOCK, fresh);
     if (rest)
         NAME(accumulate_block)(datas, weights, k, SCALE_BYTES * whole, offset + whole * BLOCK_BYTES, rest,
                                out + whole * BLOCK, fresh);
+}
+
+ATOLL_TARGET static void NAME(decode)(const uint8_t *data, int64_t n, float *out) {
+    const float one = 1.0f;
+    NAME(accumulate)(&data, &one, 1, n, out, 1);
 }
 
 /* Whether byte j of a block of m values is one that no encoder writes. */
@@ -194,3 +230,5 @@ static const atoll_codec NAME(codec) = {CODEC_STRING, NAME(encode), NAME(decode)
 #undef MASK
 #undef BLOCK_BYTES
 #undef SCALE_BYTES
+#undef ENCODE_BATCH
+#undef DECODE_BATCH

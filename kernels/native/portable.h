@@ -22,7 +22,9 @@ ATOLL_TARGET static inline int32_t largest_bits(const float *values, int64_t n) 
 #include "stat2.h"
 #include "selection.h"
 
-static const atoll_codec *const codecs[] = {&float32_codec, &float16_codec, &bfloat16_codec, &int8_codec, &int4_codec, &e3m0_codec, &stat2_codec, NULL};
+static const atoll_codec *const codecs[] = {
+    &float32_codec, &float16_codec, &bfloat16_codec, &int8_codec, &int4_codec, &e3m0_codec, &stat2_codec, NULL,
+};
 
 ATOLL_TARGET static void nesterov(float *restrict anchor, float *restrict momentum, const float *restrict mean,
                                   int64_t n, float lr, float beta) {

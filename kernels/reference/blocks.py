@@ -36,7 +36,7 @@ class BlockKernels:
 
     def decode(self, data: Bytes, out: Float32Array) -> None:
         for i, (scale, level) in enumerate(self._scales_and_levels(data, out.size)):
-            out[i] = scale * F(level)
+            out[i] = F(0) + scale * F(level)  # never −0
 
     def accumulate(self, datas: Sequence[Bytes], weights: Float32Array, out: Float32Array, fresh: bool) -> None:
         if fresh:

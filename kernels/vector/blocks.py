@@ -73,7 +73,8 @@ class BlockKernels:
 
     def decode(self, data: Array, out: Array) -> None:
         for part in self.parts(len(out)):
-            out[part.elements] = self._decoded(data, part, len(out), None)
+            decoded = self._decoded(data, part, len(out), None)
+            out[part.elements] = decoded + 0.0 if self.layout.selects else decoded  # never −0
 
     def accumulate(self, datas: Sequence[Array], weights: Array, out: Array, fresh: bool) -> None:
         for part in self.parts(len(out)):

@@ -18,16 +18,16 @@ if TYPE_CHECKING:
 
 app = command_app()
 
-_FLOAT32_BYTES = 4
-
 
 def summary_lines(spec: RunSpec) -> list[str]:
     """What joining means, before anything is started. Traffic: at most twice the encoded update a
     round, and what audits cost on average."""
+    from ...kernels.codec import codec
+
     genesis, model = spec.genesis, spec.training.model
     num_parameters = spec.layout.num_elements
-    bytes_per_value = _FLOAT32_BYTES if genesis.exchange.codec == "float32" else 1.01
-    traffic_bytes = (2 + genesis.trust.audited_share + 4 * genesis.trust.spot_checks) * num_parameters * bytes_per_value
+    encoded_bytes = codec(genesis.exchange.codec).nbytes(num_parameters)
+    traffic_bytes = (2 + genesis.trust.audited_share + 4 * genesis.trust.spot_checks) * encoded_bytes
     last = genesis.stop.num_rounds
     return [
         f"run      {genesis.name} ({genesis.run_id[:8]}…), signed by …{spec.signer[-5:]}",

@@ -16,6 +16,9 @@ from ..identity import PeerId
 from ..peers import MAX_PEERS
 from ..record import Newcomer
 
+_MAX_FILE_BYTES = 128 * MAX_PEERS
+"""A line of it has a peer's name and a number."""
+
 
 class Probation:
     """``founders`` count from the start. A file that cannot be read counts as empty: then everybody is new once."""
@@ -62,6 +65,8 @@ class Probation:
 
 def _read(path: Path) -> dict[PeerId, int]:
     try:
+        if path.stat().st_size > _MAX_FILE_BYTES:
+            return {}
         found = json.loads(path.read_bytes())
     except (OSError, ValueError, RecursionError):
         return {}

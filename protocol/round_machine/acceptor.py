@@ -26,7 +26,7 @@ def on_prepare(state: RoundState, sender: PeerId, message: Prepare, now: float) 
     acceptor = replace(acceptor, promised=ballot)
     if ballot > state.seen:
         state = follow(state, ballot, now)
-    state = replace(state, acceptor=acceptor)
+    state = state.having(acceptor=acceptor)
     promise = Promise(fragment=rules.fragment, round=rules.round, ballot=ballot, accepted=acceptor.accepted)
     actions: tuple[Action, ...] = (Persist(acceptor), Send((sender,), promise))
     return state, actions if state.ready is None else (*actions, Send((sender,), state.ready))
@@ -69,7 +69,7 @@ def vote_or_fetch(state: RoundState) -> Step:
         return _vote(state, proposed)
     if state.fetching == proposed.record_id or _is_arriving(state, proposed):
         return state, ()
-    return replace(state, fetching=proposed.record_id), (FetchResults(proposed.record),)
+    return state.having(fetching=proposed.record_id), (FetchResults(proposed.record),)
 
 
 def _is_arriving(state: RoundState, proposed: Proposed) -> bool:
@@ -88,7 +88,7 @@ def _vote(state: RoundState, proposed: Proposed) -> Step:
     acceptor = replace(state.acceptor, promised=proposed.ballot, accepted=accepted)
     vote = _ballot_paper(state, proposed)
     leader = state.rules.leader_of(proposed.ballot)
-    return replace(state, acceptor=acceptor, fetching=None), (Persist(acceptor), Send((leader,), vote))
+    return state.having(acceptor=acceptor, fetching=None), (Persist(acceptor), Send((leader,), vote))
 
 
 def _vote_again(state: RoundState, sender: PeerId, proposed: Proposed) -> Send:
@@ -120,7 +120,7 @@ def follow(state: RoundState, ballot: int, now: float) -> RoundState:
     lead = state.lead if state.lead is not None and state.lead.ballot >= ballot else None
     timing = state.rules.genesis.timing
     patience_s = max(timing.attempt_timeout_s, timing.ready_grace_s + timing.heartbeat_timeout_s)
-    return replace(state, seen=ballot, lead=lead, deadline_s=now + patience_s)
+    return state.having(seen=ballot, lead=lead, deadline_s=now + patience_s)
 
 
 def _require_leader(state: RoundState, sender: PeerId, ballot: int) -> None:

@@ -34,7 +34,7 @@ def on_promise(state: RoundState, sender: PeerId, message: Promise) -> Step:
         check_sealed(state.rules, message.accepted, sender)
         if not message.accepted.record.plan.ballot <= message.accepted.ballot < lead.ballot:
             raise RemoteProtocolError(sender, "promise.accepted", "accepted at a ballot that it cannot have been")
-    return replace(state, lead=replace(lead, promises={**lead.promises, sender: message.accepted})), ()
+    return state.having(lead=replace(lead, promises={**lead.promises, sender: message.accepted})), ()
 
 
 def on_nack(state: RoundState, message: Nack, now: float) -> Step:
@@ -54,7 +54,7 @@ def on_span_done(state: RoundState, sender: PeerId, message: SpanDone) -> Step:
     check_signed(state.rules, lead.plan, (result,), sender)
     if lead.results.get(result.span, result) != result:
         raise RemoteProtocolError(sender, "span_done.result", "two results of one span")
-    return replace(state, lead=replace(lead, results={**lead.results, result.span: result})), ()
+    return state.having(lead=replace(lead, results={**lead.results, result.span: result})), ()
 
 
 def on_span_failed(state: RoundState, sender: PeerId, message: SpanFailed) -> Step:
@@ -69,7 +69,7 @@ def on_span_failed(state: RoundState, sender: PeerId, message: SpanFailed) -> St
     if complaint in state.complaints:
         return state, ()  # known when this plan was made
     lead = replace(lead, failed=lead.failed | {message.span})
-    return replace(state, lead=lead, complaints=state.complaints | {complaint}), ()
+    return state.having(lead=lead, complaints=state.complaints | {complaint}), ()
 
 
 def _on_distrusted(state: RoundState, sender: PeerId, message: SpanFailed) -> Step:
@@ -83,7 +83,7 @@ def _on_distrusted(state: RoundState, sender: PeerId, message: SpanFailed) -> St
         return state, ()
     complaints = state.complaints | {(sender, owner)}
     distrusted = state.distrusted if sender in at_fault(complaints) else state.distrusted | {owner}
-    return replace(state, complaints=complaints, distrusted=distrusted), ()
+    return state.having(complaints=complaints, distrusted=distrusted), ()
 
 
 def _plan_of(state: RoundState) -> Plan | None:
@@ -109,7 +109,7 @@ def on_vote(state: RoundState, sender: PeerId, message: Vote, raw: bytes) -> Ste
         return state, ()
     if message.record != lead.record_id:
         raise RemoteProtocolError(sender, "vote.record", "a vote for another record at our ballot")
-    return replace(state, lead=replace(lead, votes={**lead.votes, sender: raw.hex()})), ()
+    return state.having(lead=replace(lead, votes={**lead.votes, sender: raw.hex()})), ()
 
 
 # --- stages -----------------------------------------------------------------------------------------------------------
@@ -167,7 +167,7 @@ def _end_preparing(state: RoundState, lead: Preparing, now: float) -> Step:
         return state, ()
     accepted = [promise for promise in promises.values() if promise is not None]
     if not accepted:
-        return replace(state, lead=Gathering(lead.ballot)), ()
+        return state.having(lead=Gathering(lead.ballot)), ()
     return _propose(state, lead.ballot, max(accepted, key=_ballot_of).record, now)
 
 
@@ -180,7 +180,7 @@ def _end_gathering(state: RoundState, lead: Gathering, now: float) -> Step:
     if plan is None:
         return state, ()
     reducing = Reducing(lead.ballot, plan, plan.content_id(), started_s=now)
-    state = follow(replace(state, lead=reducing), lead.ballot, now)
+    state = follow(state.having(lead=reducing), lead.ballot, now)
     return state, (Send(state.rules.roster, _stage_message(state, reducing)),)
 
 
@@ -246,7 +246,7 @@ def _end_reducing(state: RoundState, lead: Reducing, now: float) -> Step:
     if not lost and not failed:
         return state, ()
     # An owner stands against itself when nobody's link can be to blame.
-    return _take_over(replace(state, complaints=state.complaints | {(owner, owner) for owner in lost}), now)
+    return _take_over(state.having(complaints=state.complaints | {(owner, owner) for owner in lost}), now)
 
 
 def _may_propose(state: RoundState, lead: Reducing) -> bool:
@@ -260,7 +260,7 @@ def _may_propose(state: RoundState, lead: Reducing) -> bool:
 
 def _propose(state: RoundState, ballot: int, record: Record, now: float) -> Step:
     proposing = Proposing(ballot, record, record.content_id(), started_s=now)
-    state = follow(replace(state, lead=proposing), ballot, now)
+    state = follow(state.having(lead=proposing), ballot, now)
     return state, (Send(state.rules.roster, _stage_message(state, proposing)),)
 
 
@@ -283,7 +283,7 @@ def repeat(state: RoundState, now: float) -> Step:
     """Say again what has not been answered: transports lose messages, and receivers may have restarted."""
     if now - state.repeated_s < state.rules.genesis.timing.heartbeat_interval_s:
         return state, ()
-    return replace(state, repeated_s=now), (*_repeat_stage(state), *_repeat_ready(state, now))
+    return state.having(repeated_s=now), (*_repeat_stage(state), *_repeat_ready(state, now))
 
 
 def _repeat_stage(state: RoundState) -> tuple[Send, ...]:

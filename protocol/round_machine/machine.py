@@ -136,8 +136,10 @@ def _receive(state: RoundState, event: Received, now: float) -> Step:
         raise RemoteProtocolError(sender, "roster", f"{body.kind} from outside this round's roster")
     _check_ballot(state, sender, body)
     known = state.peers.get(sender)
-    view = PeerView(now, None if known is None else known.heartbeat)
-    return _receive_from_member(state.having(peers={**state.peers, sender: view}), event, now)
+    heard = {sender: PeerView(now, None if known is None else known.heartbeat)}
+    is_known = known is not None and known.is_met and views.is_live(state, sender, now)
+    state = state.renewed(heard) if is_known else state.having(peers={**state.peers, **heard})
+    return _receive_from_member(state, event, now)
 
 
 def _receive_from_member(state: RoundState, event: Received, now: float) -> Step:
@@ -199,8 +201,9 @@ def _settle(step: Step, now: float) -> Step:
 def _keep_time(state: RoundState, now: float) -> RoundState:
     """Note since when a quorum is ready or missing; from the former a leader owes us a plan."""
     timing = state.rules.genesis.timing
-    enough_since_s = _since(state.enough_since_s, views.is_enough(state, now), now)
-    is_secluded = not views.reaches(state, views.live_roster(state, now))
+    seen = views.census(state, now)
+    enough_since_s = _since(state.enough_since_s, seen.is_enough, now)
+    is_secluded = not seen.has_quorum
     deadline_s = state.deadline_s
     if enough_since_s is not None and deadline_s is None:
         deadline_s = now + timing.ready_grace_s + timing.heartbeat_timeout_s

@@ -47,7 +47,7 @@ def on_contributed(state: RoundState, event: Contributed, now: float) -> Step:
         raise IllegalTransition(f"contribution for round {ready.round} given to round {rules.round}")
     if state.ready is not None or state.phase is Phase.DECIDED:
         raise IllegalTransition(f"contribution while the round is {state.phase.value}")
-    state = replace(state, ready=ready, ready_since_s=now, no_quorum_since_s=None)
+    state = state.having(ready=ready, ready_since_s=now, no_quorum_since_s=None)
     return state, (Send(rules.roster, ready),) if rules.me in rules.roster else ()
 
 
@@ -99,7 +99,7 @@ def on_span_reduced(state: RoundState, event: SpanReduced) -> Step:
         return state, ()  # of an attempt that has been given up meanwhile
     if attempt.plan.spans[result.span].owner != state.rules.me:
         raise IllegalTransition(f"span {result.span} is not ours")
-    state = replace(state, attempt=replace(attempt, done={**attempt.done, result.span: result}))
+    state = state.having(attempt=replace(attempt, done={**attempt.done, result.span: result}))
     return state, (Send((attempt.plan.leader,), SpanDone(result=result, round=state.rules.round)),)
 
 
@@ -108,7 +108,7 @@ def on_span_lost(state: RoundState, event: SpanLost) -> Step:
     attempt, proposed = state.attempt, state.proposed
     if attempt is None or attempt.plan_id != event.plan_id:
         return state, ()
-    state = replace(state, attempt=replace(attempt, lost=attempt.lost | {event.span}))
+    state = state.having(attempt=replace(attempt, lost=attempt.lost | {event.span}))
     if proposed is not None and proposed.record.plan == attempt.plan:
         return vote_or_fetch(state)  # a result exists, and the leader has it: nothing to complain about any more
     complaint = SpanFailed(plan=event.plan_id, round=state.rules.round, span=event.span, why=event.why[:200])
@@ -130,11 +130,11 @@ def on_exchange_ended(state: RoundState, event: ExchangeEnded) -> Step:
     attempt = state.attempt
     if attempt is None or attempt.plan_id != event.plan_id:
         return state, ()
-    return vote_or_fetch(replace(state, attempt=replace(attempt, ended=True)))
+    return vote_or_fetch(state.having(attempt=replace(attempt, ended=True)))
 
 
 def on_results_held(state: RoundState, event: ResultsHeld) -> Step:
-    state = replace(state, held={**state.held, event.plan_id: event.digests}, fetching=None)
+    state = state.having(held={**state.held, event.plan_id: event.digests}, fetching=None)
     return vote_or_fetch(state)
 
 
@@ -150,7 +150,7 @@ def decide(state: RoundState, commit: Commit) -> Step:
     actions: tuple[Action, ...] = (Decide(commit),)
     if attempt is not None and attempt.plan != commit.record.plan:
         actions = (CancelExchange(attempt.plan_id), *actions)
-    return replace(state, decided=commit, lead=None), actions
+    return state.having(decided=commit, lead=None), actions
 
 
 def give_up(state: RoundState, now: float) -> Step:
@@ -169,7 +169,7 @@ def give_up(state: RoundState, now: float) -> Step:
         actions = (*actions, Send(others, ready.model_copy(update={"tokens": 0})))
     # What the cancelled exchange has not brought does not come by itself: a proposal of its plan must be fetched.
     attempt = None if attempt is None else replace(attempt, ended=True)
-    return replace(state, ready=None, readies=readies, attempt=attempt), (*actions, GiveUp(reason))
+    return state.having(ready=None, readies=readies, attempt=attempt), (*actions, GiveUp(reason))
 
 
 def _hopeless(state: RoundState, now: float) -> str | None:

@@ -29,10 +29,13 @@ def check_new_plan(rules: Rules, plan: Plan, sender: PeerId, now_unix_s: float =
 
 def check_plan(rules: Rules, plan: Plan, sender: PeerId) -> None:
     """A plan that the leader of its ballot may have made in this round, perhaps not knowing of the last amendments."""
+    if plan.content_id() in rules.sound:
+        return
     under = rules.under(plan.rules)
     if under is None:
         raise RulesDiffer(sender, "plan.rules", "rules that are not known here")
     _check_plan(under, plan, sender)
+    rules.sound.add(plan.content_id())
 
 
 def _check_plan(rules: Rules, plan: Plan, sender: PeerId) -> None:
@@ -124,12 +127,15 @@ def _check_admissions(rules: Rules, plan: Plan, sender: PeerId) -> None:
 
 def check_record(rules: Rules, record: Record, sender: PeerId) -> None:
     """A record that may be voted on: a valid plan with one well-formed result per span."""
+    if record.content_id() in rules.sound:
+        return
     check_plan(rules, record.plan, sender)
     _require(len(record.results) == len(record.plan.spans), sender, "record.results", "not one result per span")
     plan_id = record.plan.content_id()
     for index, result in enumerate(record.results):
         _require(result.span == index, sender, "record.results", "results out of order")
         check_result(record.plan, plan_id, result, sender)
+    rules.sound.add(record.content_id())
 
 
 def check_result(plan: Plan, plan_id: str, result: SpanResult, sender: PeerId) -> None:

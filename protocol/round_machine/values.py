@@ -86,6 +86,11 @@ class Rules:
         return self.standing.roster
 
     @cached_property
+    def sound(self) -> set[str]:
+        """Plans and records of this round that were found valid: they come in plan, proposal, promise and commit."""
+        return set()
+
+    @cached_property
     def order(self) -> list[PeerId]:
         """The roster in the order in which its members lead."""
         return permutation(self.run_id, self.genesis.lineage, self.fragment, self.round, self.roster)
@@ -227,6 +232,10 @@ class Phase(Enum):
     DECIDED = "decided"
 
 
+_LOOKED_AT = frozenset({"rules", "peers", "readies", "proven"})
+"""Fields of a state that its `RoundState.memo` depends on."""
+
+
 @dataclass(frozen=True)
 class RoundState:
     """One member's view of one round."""
@@ -267,15 +276,22 @@ class RoundState:
     decided: Commit | None = None
 
     @cached_property
-    def memo(self) -> dict[float, Any]:
-        """Time → what `views` has found out about this state at that time: several rules ask the same of it."""
+    def memo(self) -> dict[str, Any]:
+        """What `views` has found out about this state: several rules ask the same of it."""
         return {}
 
     def having(self, **changes: Any) -> RoundState:
         """As `dataclasses.replace`, four times as fast: for what happens with every message."""
         following = object.__new__(RoundState)
         following.__dict__.update(self.__dict__, **changes)
-        following.__dict__.pop("memo", None)
+        if not _LOOKED_AT.isdisjoint(changes):
+            following.__dict__.pop("memo", None)
+        return following
+
+    def renewed(self, views: Mapping[PeerId, PeerView]) -> RoundState:
+        """Peers that are live have said that they still are, and nothing else of them is new: what is known holds."""
+        following = self.having()
+        following.__dict__["peers"] = {**self.peers, **views}
         return following
 
     @property

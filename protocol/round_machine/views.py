@@ -40,7 +40,9 @@ def is_reachable(view: PeerView | None) -> bool:
 def can_lead(state: RoundState, peer: PeerId, now: float) -> bool:
     if peer == state.rules.me and (state.rules.abstain or not state.rules.admits(peer)):
         return False
-    return is_live(state, peer, now) and is_reachable(state.peers.get(peer))
+    view = state.peers.get(peer)
+    abstains = view is not None and view.heartbeat is not None and view.heartbeat.abstains
+    return is_live(state, peer, now) and is_reachable(view) and not abstains
 
 
 @dataclass(frozen=True)
@@ -52,13 +54,24 @@ class Census:
     """Live members with a contribution that counts."""
     bystanders: tuple[PeerId, ...]
     """Live members that do not train at present."""
+    has_quorum: bool
+    """Whether the live ones are a quorum."""
+    is_enough: bool
+    """Whether a quorum is ready (live members that do not train at present vote, and are not waited for)."""
+    since_s: float
+    until_s: float
+    """Between these times nobody falls silent who is live, so all of it holds."""
+
+
+_MARGIN_S = 1e-6
+"""No rounding of a time is greater."""
 
 
 def census(state: RoundState, now: float) -> Census:
-    """One look at everybody, however many rules ask."""
-    found = state.memo.get(now)
-    if found is None:
-        found = state.memo[now] = _take_census(state, now)
+    """One look at everybody, however many rules ask, until somebody says something new or falls silent."""
+    found = state.memo.get("census")
+    if found is None or not found.since_s <= now <= found.until_s:
+        found = state.memo["census"] = _take_census(state, now)
     return found
 
 
@@ -71,17 +84,29 @@ def _take_census(state: RoundState, now: float) -> Census:
     live: list[PeerId] = []
     ready: list[PeerId] = []
     bystanders: list[PeerId] = []
+    oldest_s = now
     for peer in roster:  # one loop without calls: of all that a member does, this takes most of the time
         view = peers.get(peer)
         phase = None if view is None or view.heartbeat is None else view.heartbeat.phase
         if peer != me and (view is None or now - view.heard_s > timeout_s or phase == "leaving"):
             continue
         live.append(peer)
+        if view is not None and view.heard_s < oldest_s and peer != me:
+            oldest_s = view.heard_s
         if peer in readies and readies[peer].tokens:
             ready.append(peer)
         if phase in _BYSTANDING:
             bystanders.append(peer)
-    return Census(tuple(live), tuple(ready), tuple(bystanders))
+    min_peers = state.rules.genesis.membership.min_peers
+    return Census(
+        tuple(live),
+        tuple(ready),
+        tuple(bystanders),
+        has_quorum=reaches(state, live),
+        is_enough=bool(ready) and len(ready) >= min_peers and reaches(state, ready + bystanders),
+        since_s=now,
+        until_s=oldest_s + timeout_s - _MARGIN_S,
+    )
 
 
 def live_roster(state: RoundState, now: float) -> tuple[PeerId, ...]:
@@ -119,10 +144,8 @@ def _is_bystander(state: RoundState, peer: PeerId) -> bool:
 
 
 def is_enough(state: RoundState, now: float) -> bool:
-    """Whether a quorum is ready (live members that do not train at present vote, and are not waited for)."""
-    seen = census(state, now)
-    ready, min_peers = seen.ready, state.rules.genesis.membership.min_peers
-    return bool(ready) and len(ready) >= min_peers and reaches(state, ready + seen.bystanders)
+    """Whether a quorum is ready (`Census.is_enough`)."""
+    return census(state, now).is_enough
 
 
 def may_plan(state: RoundState, now: float) -> bool:
@@ -279,7 +302,7 @@ def is_as_before(before: Heartbeat, after: Heartbeat) -> bool:
     """Whether a peer can do the same as before. Its progress counts only when something else makes a plan due."""
     if before.phase != after.phase and not _HOLDS_STATE.issuperset((before.phase, after.phase)):
         return False
-    return before.reachable == after.reachable
+    return (before.reachable, before.abstains) == (after.reachable, after.abstains)
 
 
 def audience(state: RoundState) -> tuple[PeerId, ...]:

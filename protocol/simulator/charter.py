@@ -59,6 +59,7 @@ def genesis_of(schedule: FaultSchedule) -> Genesis:
             allowed=() if schedule.invites else joiners,
             fault_tolerance=schedule.fault_tolerance,
             max_per_owner=schedule.max_per_owner,
+            witnesses=tuple(founders[number] for number in schedule.witnesses),
         ),
         recovery=RecoveryConfig(
             delegates=tuple(founders[number] for number in schedule.delegates),

@@ -38,6 +38,7 @@ class Doors:
         assert node.state is not None
         rules = node.state.rules
         self._shut_out[node.peer], self._known[node.peer] = frozenset(rules.standing.ejected), set()
+        node.greeted = {}
         self._keeper_of(node).obey(rules.genesis)
         given = self.invitations.get(node.peer)
         is_known = given is None or rules.standing.admits(rules.genesis, node.peer)

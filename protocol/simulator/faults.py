@@ -23,6 +23,9 @@ Moment: TypeAlias = Literal[
 """What a node is about to do, or has just done, when it dies (`CrashAt`)."""
 
 
+Misbehaviour: TypeAlias = Literal[
+    "weight_inflation", "two_faced_reducer", "silent_owner", "silent_leader", "never_votes", "boaster"
+]
 AmendedRule: TypeAlias = Literal["learning_rate", "attempt_timeout", "max_peers", "keys"]
 InRounds: TypeAlias = Annotated[int, Field(ge=0, le=16)]
 
@@ -193,6 +196,14 @@ class DeafToRules(Timed):
     peers: tuple[Number, ...]
 
 
+class Misbehave(Timed):
+    """A peer misbehaves in one of the ways of `behaviours`, of those that no audit has to find."""
+
+    kind: Literal["misbehave"] = "misbehave"
+    peer: Number
+    how: Misbehaviour
+
+
 class Accuse(Timed):
     """``finder`` gets true evidence against ``peer``: of a lie, or of two signed results. It stays."""
 
@@ -223,6 +234,7 @@ Fault: TypeAlias = Annotated[
     | BanPeer
     | RollBack
     | DeafToRules
+    | Misbehave
     | Accuse,
     Field(discriminator="kind"),
 ]
@@ -251,6 +263,8 @@ class FaultSchedule(Frozen):
     invites: Annotated[tuple[Invited, ...], Field(max_length=4)] = ()
     """Of the joiners, in their order. None: all are listed."""
     max_per_owner: Annotated[int, Field(ge=1, le=4)] = 1
+    witnesses: Annotated[tuple[Number, ...], Field(max_length=8)] = ()
+    """Founders, more than half of whom must sign every commit."""
     delegates: Annotated[tuple[Number, ...], Field(max_length=5)] = ()
     """Founders, most of whom together may reset the run once its quorum is lost."""
     faults: tuple[Fault, ...] = ()

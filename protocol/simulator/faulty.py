@@ -74,6 +74,8 @@ class FaultySwarm(World):
         """What the node that acts at present acts upon."""
         self.left_s: dict[PeerId, float] = {}
         """When a peer said last that it leaves."""
+        self.num_writes = 0
+        """How often chains and rules on disks have changed."""
         self.lost_disks: set[PeerId] = set()
         """Peers whose folder is gone; the next start finds it empty."""
         super().__init__(genesis, seed=schedule.seed, latency_s=CALM_LATENCY_S)
@@ -118,6 +120,7 @@ class FaultySwarm(World):
         """Start or restart a node from its disk, with its trainer from the checkpoint."""
         node = self.nodes[peer]
         self.trainers[peer].restart()
+        self.num_writes += 1
         for ear in self.ears.start:
             ear(node)
         self.doors.start(node)
@@ -135,7 +138,7 @@ class FaultySwarm(World):
         node = self.nodes[peer]
         if node.is_up:
             return
-        node.disk = Disk(commits=list(donor.disk.commits), rules=donor.disk.rules)
+        node.disk = Disk(commits=list(donor.disk.commits), rules=donor.disk.rules, lineage=donor.disk.lineage)
         node.progress["num_amendments"] = len(self.statutes.rules_of(node).amendments)
         self.lost_disks.discard(peer)
         self.trainers[peer].checkpoint = None
@@ -264,6 +267,7 @@ class FaultySwarm(World):
         for ear in self.ears.decision:
             ear(node, commit, outcome.counted)
         trainer.missed = trainer.after_commit(number, counted=outcome.counted)
+        self.num_writes += 1
         super()._apply(node, commit)
         trainer.missed = NOTHING
         for past in [past for past in node.disk.acceptors if past <= number - _KEPT_VOTES]:

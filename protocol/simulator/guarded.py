@@ -45,27 +45,30 @@ class GuardedMail(Mail):
         self._swarm = swarm
 
     def envelope(self, node: Node) -> bytes:
-        return Stamp.of(b"", self._swarm.statutes.lineage_of(node), node.num_starts)
+        return Stamp.of(b"", node.disk.lineage, node.num_starts)
 
     def _seal(self, node: Node, body: Message) -> bytes:
         if not isinstance(body, Vote):
             return self.envelope(node)
-        checks, lineage = self._swarm.checks, self._swarm.statutes.lineage_of(node)
+        checks, lineage = self._swarm.checks, node.disk.lineage
         checks.check_vote(node, body)
         return Stamp.of(checks.paper(node.peer, body, lineage), lineage, node.num_starts)
 
     def lets_in(self, node: Node, sender: PeerId, body: Message, raw: bytes) -> bool:
         swarm, is_own = self._swarm, sender == node.peer
+        if body is node.greeted.get(sender) and isinstance(raw, Stamp) and raw.lineage == node.disk.lineage:
+            return True  # nothing has changed since the same words were let in
         if not isinstance(raw, Stamp) or not (is_own or swarm.doors.admits(node, sender, body)):
             return False
-        if sealing.is_left_behind(raw.lineage, swarm.statutes.lineage_of(node), body):
+        if sealing.is_left_behind(raw.lineage, node.disk.lineage, body):
             if is_own:
                 return False
             swarm.statutes.mind_the_gap(node, sender, raw.lineage)
             return False
         if isinstance(body, Heartbeat) and not is_own:
-            swarm.statutes.hear(node, sender, body)
             swarm.remembering.hear(node, sender, raw.life)
+            if not swarm.statutes.hear(node, sender, body):
+                node.greeted[sender] = body
         return True
 
     def take(self, node: Node, event: Event) -> None:

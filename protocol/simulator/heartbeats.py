@@ -80,9 +80,14 @@ class Heartbeats:
 
 def _heartbeat_of(node: Node) -> Heartbeat:
     """What a node says of itself now: the same value as last time if nothing has changed."""
-    said = node.heartbeat
-    facts = {"round": node.round - 1, "phase": node.told_phase, "reachable": node.reachable, **node.progress}
-    if said is not None and all(getattr(said, name) == value for name, value in facts.items()):
-        return said
-    node.heartbeat = Heartbeat.model_validate({**facts, "state_hash": state_hash(node.disk.commits)})
+    facts = {
+        "round": node.round - 1,
+        "phase": node.told_phase,
+        "reachable": node.reachable,
+        "abstains": node.state is not None and node.state.rules.abstain,
+        **node.progress,
+    }
+    if node.heartbeat is None or facts != node.told:
+        node.told = facts
+        node.heartbeat = Heartbeat.model_validate({**facts, "state_hash": state_hash(node.disk.commits)})
     return node.heartbeat

@@ -11,6 +11,7 @@ from typing import TypeAlias, assert_never
 from ..identity import PeerId
 from ..messages import Commit, PlanMessage, Promise, Proposal, Ready, SpanDone, Vote
 from ..round_machine import Action, Persist, Send, StartExchange
+from .behaviours import BEHAVIOURS, Behaviour
 from .faults import (
     Accuse,
     Amend,
@@ -28,6 +29,7 @@ from .faults import (
     Join,
     Leave,
     LoseDisk,
+    Misbehave,
     Moment,
     Partition,
     PauseRun,
@@ -86,6 +88,7 @@ class Injector:
             settings.clear()
         for peer in list(swarm.nodes):
             swarm.set_link(peer, Link())
+            swarm.nodes[peer].behaviour = Behaviour()
             self._revive(peer)
         self._government.heal()
 
@@ -123,7 +126,7 @@ class Injector:
     def _begin_at(
         self,
         peer: PeerId,
-        fault: Crash | Sleep | SlowPeer | LoseDisk | RestoreState | Leave | ClockJump | DialOutOnly,
+        fault: Crash | Sleep | SlowPeer | LoseDisk | RestoreState | Leave | ClockJump | DialOutOnly | Misbehave,
     ) -> Heal | None:
         swarm, node = self._swarm, self._swarm.nodes[peer]
         match fault:
@@ -153,6 +156,9 @@ class Injector:
             case ClockJump():
                 swarm.wall_offset_s[peer] = fault.by_s
                 return partial(_forget, peer, swarm.wall_offset_s)
+            case Misbehave():
+                node.behaviour = BEHAVIOURS[fault.how]()
+                return partial(setattr, node, "behaviour", Behaviour())
             case DialOutOnly():
                 swarm.set_link(peer, Link(is_dial_out_only=True))
                 return partial(swarm.set_link, peer, Link())

@@ -43,6 +43,8 @@ class Disk:
     commits: list[Commit] = field(default_factory=list[Commit])
     rules: RunRules | None = None
     """With the amendments that are known; None: the genesis."""
+    lineage: int = 0
+    """The present one, by these rules."""
     signed_resets: dict[int, str] = field(default_factory=dict[int, str])
     proofs: dict[PeerId, Proof] = field(default_factory=dict[PeerId, Proof])
 
@@ -75,12 +77,16 @@ class Node:
     """Messages for the round after the present one."""
     heard: dict[PeerId, PeerView] = field(default_factory=dict[PeerId, PeerView])
     """Heartbeats since the machine's last event that only say that their senders live: it gets them with the next."""
+    greeted: dict[PeerId, Heartbeat] = field(default_factory=dict[PeerId, Heartbeat])
+    """The last heartbeats that it has let in, in this round."""
     num_starts: int = 0
     started_s: float = 0.0
     up_s: float = 0.0
     """How long it has been up, before its last start."""
     heartbeat: Heartbeat | None = None
     """The last one that it has sent; the next is the same value if nothing has changed."""
+    told: dict[str, Any] = field(default_factory=dict[str, Any])
+    """What it says, its state's hash apart."""
 
     @property
     def is_honest(self) -> bool:

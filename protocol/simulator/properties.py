@@ -47,7 +47,10 @@ class PropertyViolated(Violation):
 def is_quorum(
     swarm: FaultySwarm, lineage: int, round_number: int, roster: tuple[PeerId, ...], voters: set[PeerId]
 ) -> bool:
-    """More than (n + f) / 2, with half a vote more for the tie-breaker of an even roster without faults."""
+    """More than (n + f) / 2, with half a vote more for the tie-breaker of an even roster without faults.
+
+    And more than half of the run's witnesses, if it names some.
+    """
     genesis, size = swarm.genesis, len(roster)
     wanted = genesis.membership.fault_tolerance
     faults = min(size // 5 if wanted is None else wanted, (size - 1) // 3)
@@ -55,7 +58,10 @@ def is_quorum(
     first = permutation(genesis.run_id, lineage, 0, round_number, roster)[0]
     if faults == 0 and size % 2 == 0 and first in voters:
         weight += 0.5
-    return weight > (size + faults) / 2
+    witnesses = set(genesis.membership.witnesses)
+    return weight > (size + faults) / 2 and (
+        not witnesses or 2 * len(witnesses & voters & set(roster)) > len(witnesses)
+    )
 
 
 class SafetyChecks:
@@ -96,7 +102,7 @@ class SafetyChecks:
 
     def on_event(self, node: Node, event: Event) -> None:
         if isinstance(event, Received) and isinstance(event.raw, Stamp):
-            is_ours = event.raw.lineage == self._swarm.statutes.lineage_of(node)
+            is_ours = event.raw.lineage == node.disk.lineage
             self._require(is_ours, "S7", f"{_name(node)} acts on a {event.body.kind} of another lineage")
 
     def on_lineage(self, node: Node) -> None:

@@ -27,6 +27,8 @@ from .faults import (
     Join,
     Leave,
     LoseDisk,
+    Misbehave,
+    Misbehaviour,
     Moment,
     Partition,
     PauseRun,
@@ -45,7 +47,8 @@ _LARGE_SHARE = 0.04
 _MOMENTS: tuple[Moment, ...] = get_args(Moment)
 _PROBES: tuple[Probe, ...] = get_args(Probe)
 _RULES: tuple[AmendedRule, ...] = get_args(AmendedRule)
-_INVITES_SHARE, _DELEGATES_SHARE = 0.2, 0.2
+_MISBEHAVIOURS: tuple[Misbehaviour, ...] = get_args(Misbehaviour)
+_INVITES_SHARE, _DELEGATES_SHARE, _WITNESSES_SHARE = 0.2, 0.2, 0.1
 INVITES, DELEGATES = "invites", "delegates"
 """Among the kinds of faults to draw: joiners come by invites, or delegates may reset the run, in every schedule."""
 
@@ -76,6 +79,7 @@ def random_schedule(seed: int, *, max_peers: int = 32, kinds: Collection[str] = 
         fault_tolerance=draw.choice((None, None, 0)),
         invites=invites,
         max_per_owner=draw.choice((1, 1, 2)),
+        witnesses=_random_witnesses(draw, num_peers) if draw.random() < _WITNESSES_SHARE else (),
         delegates=delegates,
         faults=tuple(sorted(_promised(faults, delegates), key=lambda fault: fault.at_s)),
         probes=tuple(draw.sample(_PROBES, 2)),
@@ -93,6 +97,10 @@ def _random_invites(draw: random.Random) -> tuple[Invited, ...]:
 
 def _random_delegates(draw: random.Random, num_peers: int) -> tuple[int, ...]:
     return tuple(draw.sample(range(num_peers), min(num_peers, draw.choice((1, 1, 2, 3)))))
+
+
+def _random_witnesses(draw: random.Random, num_peers: int) -> tuple[int, ...]:
+    return tuple(draw.sample(range(num_peers), min(num_peers, draw.choice((1, 2, 3)))))
 
 
 def _join(draw: random.Random, peer: int, storm_s: float) -> Fault:
@@ -242,6 +250,10 @@ def _deaf_to_rules(draw: random.Random, num_peers: int, at_s: float, for_s: floa
     return DeafToRules(at_s=at_s, for_s=for_s, peers=deaf or (0,))
 
 
+def _misbehave(draw: random.Random, num_peers: int, at_s: float, for_s: float) -> Fault:
+    return Misbehave(at_s=at_s, for_s=for_s, peer=draw.randrange(num_peers), how=draw.choice(_MISBEHAVIOURS))
+
+
 def _accuse(draw: random.Random, num_peers: int, at_s: float, for_s: float) -> Fault:
     peer, finder = draw.sample(range(max(2, num_peers)), 2)
     return Accuse(at_s=at_s, for_s=for_s, peer=peer, finder=finder, is_lie=draw.random() < 0.5)
@@ -269,6 +281,7 @@ _DRAWS: dict[str, tuple[Draw, float]] = {
     "roll_back": (_roll_back, 0.4),
     "deaf_to_rules": (_deaf_to_rules, 0.6),
     "accuse": (_accuse, 0.5),
+    "misbehave": (_misbehave, 0.5),
 }
 """Kind of a fault → how to draw one, and how often."""
 KINDS: Collection[str] = tuple(_DRAWS)

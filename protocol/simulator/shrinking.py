@@ -66,7 +66,7 @@ def _fewer_peers(schedule: FaultSchedule) -> Iterator[FaultSchedule]:
         yield schedule.model_copy(update={"num_joiners": num_joiners, "invites": schedule.invites[:num_joiners]})
     if schedule.delegates and not schedule.invites:
         yield schedule.model_copy(update={"delegates": ()})
-    named |= frozenset(schedule.delegates)
+    named |= {*schedule.delegates, *schedule.witnesses}
     if schedule.num_peers > 1 and not schedule.num_joiners and schedule.num_peers - 1 not in named:
         yield schedule.model_copy(update={"num_peers": schedule.num_peers - 1})
 

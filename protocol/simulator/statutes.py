@@ -59,11 +59,7 @@ class Statutes:
 
     def genesis_of(self, node: Node) -> Genesis:
         """The rules of the round that a node works on, as far as it knows."""
-        return self.rules_of(node).at(node.round)
-
-    def lineage_of(self, node: Node) -> int:
-        """What a node's messages are of, and those that it takes."""
-        return self.rules_of(node).lineage
+        return self.rules_of(node).at(node.round) if node.state is None else node.state.rules.genesis
 
     def facts_of(self, node: Node) -> dict[str, Any]:
         """What the rules say of `Rules` for the node's round."""
@@ -74,14 +70,16 @@ class Statutes:
 
     # --- how they spread ----------------------------------------------------------------------------------------------
 
-    def hear(self, node: Node, sender: PeerId, heartbeat: Heartbeat) -> None:
-        """A peer says how many amendments it knows."""
-        if heartbeat.num_amendments > len(self.rules_of(node).amendments):
+    def hear(self, node: Node, sender: PeerId, heartbeat: Heartbeat) -> bool:
+        """A peer says how many amendments it knows; whether it is asked for them."""
+        is_ahead = heartbeat.num_amendments > len(self.rules_of(node).amendments)
+        if is_ahead:
             self._ask(node, sender)
+        return is_ahead
 
     def mind_the_gap(self, node: Node, sender: PeerId, lineage: int) -> None:
         """A message of another lineage: whoever is in the older one has missed an amendment."""
-        if lineage > self.lineage_of(node):
+        if lineage > node.disk.lineage:
             self._ask(node, sender)
         else:
             self._swarm.heartbeats.say_to(node, sender)  # then it asks
@@ -204,7 +202,8 @@ class Statutes:
         before = self.rules_of(node)
         rules = self._charter.shared(rules)
         self._charter.absorb(rules)
-        node.disk.rules = rules
+        node.disk.rules, node.disk.lineage = rules, rules.lineage
+        self._swarm.num_writes += 1
         if rules.lineage != before.lineage:
             self._change_lineage(node, rules)
         elif rules.at(node.round).rules_id != before.at(node.round).rules_id:

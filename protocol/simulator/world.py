@@ -229,7 +229,7 @@ class World(Clock):
                 node.inbox.append(event)
             return
         if node.heard:
-            node.state = node.state.having(peers={**node.state.peers, **node.heard})
+            node.state = node.state.renewed(node.heard)
             node.heard = {}
         try:
             node.state, actions = advance(node.state, event, self.now + node.clock_offset_s)
@@ -275,8 +275,8 @@ class World(Clock):
         rules = self.rules_of(node)
         acceptor = node.disk.acceptors.get(rules.round, Acceptor())
         node.state = begin(rules, acceptor, peers, self.now + node.clock_offset_s)
-        for plan_id, digests in list(node.disk.held.items()):
-            self.feed(node, ResultsHeld(plan_id, digests))
+        if acceptor.accepted is not None and (plan_id := acceptor.accepted.record.plan.content_id()) in node.disk.held:
+            self.feed(node, ResultsHeld(plan_id, node.disk.held[plan_id]))
         early, node.early = node.early, {}
         for event in early.values():
             self.mail.take(node, event)

@@ -8,6 +8,7 @@ from typing import Any
 
 from atoll.protocol import audit, payload
 from atoll.protocol import evidence as proofs
+from atoll.protocol.amendments import RunRules
 from atoll.protocol.audit import Auditor, Findings
 from atoll.protocol.docket import Docket
 from atoll.protocol.envelope import seal
@@ -47,7 +48,7 @@ def _auditor(donor: Any) -> Auditor:
 
 def _docket(donor: Any, store: Any = None) -> Docket:
     store = store or EvidenceStore(folder() / "evidence", ex.GRID)
-    rules, roster = lambda: GENESIS, lambda: (ME,)
+    rules, roster = lambda: RunRules(GENESIS), lambda: (ME,)
     return Docket(ex.GRID, donor, store, executor(), rules, roster, lambda *_: None, lambda _: None)
 
 

@@ -114,6 +114,7 @@ STATE_TARGETS = (
         [ex.COMMIT.canonical()],
         ("protocol/state_sync/client.py:StateSync._read", "protocol/parsing.py:parse"),
         refusals=ON_STREAMS,
+        memory_bytes=32 * MIB,  # a plan has more lists in it than any other value
     ),
     Target(
         "a manifest from a donor",

@@ -55,5 +55,5 @@ def test_what_a_lineage_begins_with_can_only_be_learnt(seed):
     assert all(node.round == 2 for node in others)
     swarm.network.cut = set()
     assert swarm.run(60, until=lambda: all(len(node.disk.commits) >= 4 for node in swarm.nodes.values()))
-    assert {swarm.statutes.lineage_of(node) for node in swarm.nodes.values()} == {1}
+    assert {node.disk.lineage for node in swarm.nodes.values()} == {1}
     assert len({node.disk.commits[1].record.content_id() for node in swarm.nodes.values()}) == 1

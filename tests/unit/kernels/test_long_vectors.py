@@ -7,6 +7,7 @@ import pytest
 
 from atoll.kernels.back_ends import choices, load, using
 from atoll.kernels.codec import InvalidEncoding, NonFiniteError, codec
+from atoll.kernels.formats import FORMATS, BlockFormat
 from atoll.kernels.initial import fill_normal
 from atoll.kernels.outer_step import nesterov_step
 from atoll.kernels.vector.blocks import CACHE_ELEMENTS
@@ -47,6 +48,33 @@ def expected():
 
 def test_all_kernels_agree(quick, expected):
     assert everything() == expected
+
+
+BLOCK_CODECS = [name for name, layout in FORMATS.items() if isinstance(layout, BlockFormat)]
+VAST = np.resize(VALUES, (1 << 21) + 3 * 4096 + 77)  # from 2²¹ values on, the compiled kernels write past the cache
+
+
+@pytest.mark.parametrize("name", BLOCK_CODECS)
+def test_what_is_written_past_the_cache_is_the_same(name):
+    results = []
+    for choice in (choice for choice in QUICK if choice.startswith("c-")):
+        with using(load(choice)):
+            data, room = np.empty(codec(name).nbytes(VAST.size) + 5, np.uint8), np.empty(VAST.size + 3, np.float32)
+            codec(name).encode(VAST, data[5:])
+            codec(name).decode(data[5:], room[3:])
+            decoded = room[3:].tobytes()
+            codec(name).accumulate_many([data[5:]] * 3, [0.3, 0.2, 0.1], room[3:])
+            results.append((data[5:].tobytes(), decoded, room[3:].tobytes()))
+    assert all(result == results[0] for result in results)
+
+
+@pytest.mark.parametrize("name", BLOCK_CODECS)
+@pytest.mark.parametrize("spot", [0, 5000, 1_000_003, VAST.size - 1])
+def test_a_non_finite_value_is_found_past_the_cache_too(name, spot):
+    values = VAST.copy()
+    values[spot] = np.nan
+    with pytest.raises(NonFiniteError, match=f"value {spot} of {values.size}"):
+        codec(name).encode(values, np.empty(codec(name).nbytes(values.size), np.uint8))
 
 
 @pytest.mark.parametrize("spot", SPOTS)

@@ -44,14 +44,18 @@ def signatures(name):
     layout = FORMATS[name]
     if isinstance(layout, BlockFormat):
         module, shape, numbers = blocks, blocks.constants(layout), ("num_elements", "num_blocks")
+        sizes = ("total", "chunk_elements", "chunk_bytes")
         writer, reader = "QUANTISE", "LEVEL"
     else:
-        module, numbers = values, ("num_elements",)
+        module, numbers, sizes = values, ("num_elements",), ("total",)
         shape = {"BYTES": layout.bytes_per_value, "ELEMENTS": values.ELEMENTS}
         writer, reader = "WRITE", "READ"
     integers = dict.fromkeys(numbers, "i32")
     write, read = module.FUNCTIONS[name]
-    encoder = {"values": "*fp32", "data": "*u8", "first_bad": "*i64"} | integers, shape | {writer: write}
+    encoder = (
+        {"values": "*fp32", "data": "*u8", "first_bad": "*i64"} | dict.fromkeys(sizes, "i32"),
+        shape | {writer: write},
+    )
     if module is values:
         encoder[1][reader] = read
     decoder = {"data": "*u8", "out": "*fp32", "weight": "fp32"} | integers, shape | {reader: read}

@@ -10,15 +10,18 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from contextlib import ExitStack, contextmanager
 from pathlib import Path
+from unittest.mock import MagicMock, patch
 
 import numpy as np
 import torch
 
 from atoll.kernels import gpu
 from atoll.kernels.back_ends import active
+from atoll.kernels.chunk_grid import ChunkGrid
 from atoll.kernels.codec import NonFiniteError, codec
-from atoll.kernels.device import encode_with_torch
+from atoll.kernels.device import HostEncoder, encode_with_torch
 from atoll.kernels.formats import FORMATS
 from atoll.kernels.gpu import selection as gpu_selection
 from atoll.kernels.vector import kernels_of, selection
@@ -103,6 +106,39 @@ def sparse_tensors_differ(device, name, values):
     return data.tobytes() != expected.tobytes()
 
 
+@contextmanager
+def without_streams():
+    """Stands in for CUDA's streams and events where there is no GPU: everything happens at once."""
+    with ExitStack() as stack:
+        for name in ("Stream", "Event", "current_stream", "stream"):
+            stack.enter_context(patch.object(torch.cuda, name, lambda *_: MagicMock()))
+        yield
+
+
+def chunks_differ(device, name):
+    """Whether several chunks in one launch come out differently from the host's."""
+    values = np.random.default_rng(0).standard_normal(5 * 4096 + 77).astype(np.float32)
+    grid = ChunkGrid(values.size, 4096, codec(name))
+    expected, there = np.empty(grid.total_encoded, np.uint8), torch.from_numpy(values).to(device)
+    grid.encode(values, expected)
+    data = torch.zeros(grid.total_encoded, dtype=torch.uint8, device=device)
+    first_bad = gpu.encode_chunks(FORMATS[name], there, 4096, data)
+    by_host_encoder = torch.zeros(grid.total_encoded, dtype=torch.uint8)
+    encoder = HostEncoder(grid)
+    encoder.batch_chunks = 2
+    if device == "cpu":
+        with without_streams():
+            encoder._encode_on_gpu(there, by_host_encoder)
+    else:
+        encoder.encode(there, by_host_encoder)
+    if first_bad.item() != values.size or by_host_encoder.numpy().tobytes() != expected.tobytes():
+        return True
+    there[4096 * 3 + 5] = float("inf")
+    return data.cpu().numpy().tobytes() != expected.tobytes() or (
+        gpu.encode_chunks(FORMATS[name], there, 4096, data).item() != 4096 * 3 + 5
+    )
+
+
 def names_the_first_non_finite(device, name):
     values = torch.ones(9000, device=device)
     values[700], values[8000] = float("nan"), float("inf")
@@ -113,6 +149,7 @@ if __name__ == "__main__":
     chosen = sys.argv[2:] or list(FORMATS)
     with np.errstate(all="ignore"):
         all_differing = list(differing(sys.argv[1], chosen))
+        all_differing += [("chunks", name) for name in chosen if chunks_differ(sys.argv[1], name)]
         for what, values in (inputs() | {"ties": np.ones(9000, np.float32)}).items():
             all_differing += [("largest", kept, what) for kept in choices_differ(sys.argv[1], values)]
             for name in ("topk64", "rows256", "rows16-int4"):
