@@ -44,14 +44,28 @@ class EventQueue(Generic[E]):
             if not isinstance(item[0], Received):
                 self._queue.put_nowait(item)
 
+    def take_out(self, is_urgent: Callable[[E | Received | Tick], bool]) -> list[E | Received | Tick]:
+        """Events that cannot wait until those before them are handled, in their order."""
+        waiting = [self._queue.get_nowait() for _ in range(self._queue.qsize())]
+        urgent = [item[0] for item in waiting if is_urgent(item[0])]
+        for item in waiting:
+            if not is_urgent(item[0]):
+                self._queue.put_nowait(item)
+        for event in urgent:
+            self._forget(event)
+        return urgent
+
     async def get(self) -> tuple[E | Received | Tick, float]:
         """The next event, and when it came."""
         event, at_s = await self._queue.get()
+        self._forget(event)
+        return event, at_s
+
+    def _forget(self, event: E | Received | Tick) -> None:
         if isinstance(event, Tick):
             self._is_tick_queued = False
         if isinstance(event, Received) and event.sender in self.queued_bytes:
             self._shares.give_back(event.sender, size_of(event))
-        return event, at_s
 
 
 def size_of(message: Received) -> int:

@@ -79,6 +79,8 @@ class Oversight:
         self._statements: dict[tuple[PeerId, str, tuple[int, ...]], tuple[PlanMessage | Proposal, bytes]] = {}
         """What leaders have sent at each ballot of this round, as heard first."""
         self._stated = Shares(STATED_BYTES_PER_PEER, STATED_BYTES)
+        self._reminded: set[tuple[PeerId, int, PeerId]] = set()
+        """Leaders that were given evidence in this round: at which ballot, and against whom."""
         self._charged: set[PeerId] = set()
         """Peers against whom evidence is being verified."""
         self._background = Background()
@@ -100,6 +102,7 @@ class Oversight:
         self._results.clear()
         self._statements.clear()
         self._stated = Shares(STATED_BYTES_PER_PEER, STATED_BYTES)
+        self._reminded.clear()
 
     def _max_requests(self) -> int:
         return _REQUESTS_PER_CHUNK * self._genesis.trust.audited_chunks
@@ -129,6 +132,7 @@ class Oversight:
                 return False
             case PlanMessage():
                 _remember(self._plans, body.plan.content_id(), body.plan)
+                self._remind(event.sender, body.plan)
                 return self._is_justified(event.sender, body.plan)
             case Proposal():
                 is_coherent = {self.hear(body.record.plan, result) for result in body.record.results} <= {True}
@@ -170,6 +174,16 @@ class Oversight:
         if missing:
             self._background.spawn(self._docket.seek(missing, sender, self._roster))
         return not missing
+
+    def _remind(self, leader: PeerId, plan: Plan) -> None:
+        """Give a leader what it lacks that still counts on somebody who is proven to lie: no such plan gets our vote.
+
+        It may have been out of reach when the evidence was spread.
+        """
+        for accused in {PeerId(span.owner) for span in plan.spans} & self.proven:
+            if (leader, plan.ballot, accused) not in self._reminded and leader != accused:
+                self._reminded.add((leader, plan.ballot, accused))
+                self._background.spawn(self._docket.remind(accused, leader))
 
     # --- audit --------------------------------------------------------------------------------------------------------
 

@@ -43,7 +43,7 @@ from .recollection import Recollected
 from .reduction import Reduction
 from .resync import Resync
 from .round_machine import Action, Event, Phase, Received, RoundState, Rules
-from .rule_changes import RuleChanges
+from .rule_changes import RuleChanges, is_about_rules
 from .seclusion import Seclusion
 from .signed_results import is_sealed, is_signed
 from .spec import PROTOCOL_VERSION, Genesis
@@ -110,8 +110,11 @@ class RoundLoop:
 
     @property
     def abstains(self) -> bool:
-        """Whether this node may have forgotten what it has said in this round: it neither votes nor leads."""
-        return self._state is not None and self._state.rules.abstain
+        """Whether this node may have forgotten what it has said in this round: it neither votes nor leads.
+
+        A founder that has yet to ask the others is about to know better.
+        """
+        return self._state is not None and self._state.rules.abstain and not self._votes.is_unsure
 
     @property
     def provisional(self) -> Provisional | None:
@@ -218,7 +221,7 @@ class RoundLoop:
         self._book.take(rules)
         if rules.lineage != before.lineage:
             await self._change_lineage()
-        elif rules.at(self.round).rules_id != before.at(self.round).rules_id:
+        elif rules.at(self.round).rules_id != before.at(self.round).rules_id and self.phase is not Phase.DECIDED:
             await self._begin_anew()
         self._contact.heartbeats.say_now()
 
@@ -361,7 +364,7 @@ class RoundLoop:
         mean = None
         while mean is None:
             mean = await obtain(self._reduction, commit.record, self._resync, self._genesis.timing)
-            if mean is None and await self._replace_state():
+            if mean is None and (await self._replace_state() or await self._leaves_lineage()):
                 return
             if mean is None:
                 self._points.observe("results.unavailable", {})
@@ -378,6 +381,18 @@ class RoundLoop:
         self.agreement.attest(commit, state_hash)
         await self.begin()
         self._contact.heartbeats.say_now()
+
+    async def _leaves_lineage(self) -> bool:
+        """Whether the run goes on elsewhere, now that decided bytes cannot be had: they may be lost with a quorum.
+
+        Nothing but rules is looked at meanwhile; as a delegate, this node may have to sign a reset itself.
+        """
+        lineage = self._mail.lineage
+        for event in self.queue.take_out(is_about_rules):
+            await self._take(event, self._clock())
+        if self._state is not None and self._mail.lineage == lineage:
+            await self._adopt(await self._rule_changes.recover(self._state))
+        return self._mail.lineage != lineage
 
     async def _end_abstention(self, commit: Commit) -> None:
         """A commit with work of this life shows that the rounds are over in which we may have voted in another one."""

@@ -83,3 +83,8 @@ class RuleChanges:
             has_quorum=state.rules.quorum.reached(set(live)),
             is_level=self._contact.alive.isdisjoint(ahead),
         )
+
+
+def is_about_rules(event: object) -> bool:
+    """Whether an event of the round loop's may bring new rules."""
+    return isinstance(event, Learned) or (isinstance(event, machine.Received) and isinstance(event.body, Amendments))

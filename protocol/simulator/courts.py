@@ -42,9 +42,17 @@ class Courts:
         if not isinstance(body, PlanMessage | Proposal) or node.state is None:
             return True
         plan = body.plan if isinstance(body, PlanMessage) else body.record.plan
-        if event.sender not in node.state.rules.roster or not plan.ejected:
+        if event.sender not in node.state.rules.roster:
             return True
+        if isinstance(body, PlanMessage):
+            self._remind(node, event.sender, plan)
         return self._is_justified(node, event.sender, plan)
+
+    def _remind(self, node: Node, leader: PeerId, plan: Plan) -> None:
+        """As `oversight.Oversight`: give a leader what it lacks that counts on somebody who is proven to lie."""
+        for accused in sorted({PeerId(span.owner) for span in plan.spans} & node.disk.proofs.keys()):
+            if leader != accused:
+                self._swarm.later(partial(self._offer, node, leader, node.disk.proofs[accused]))
 
     def _is_justified(self, node: Node, sender: PeerId, plan: Plan) -> bool:
         assert node.state is not None

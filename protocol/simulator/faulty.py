@@ -161,8 +161,9 @@ class FaultySwarm(World):
         facts, peer = super()._facts_of(node) | self.statutes.facts_of(node), node.peer
         is_forgotten = votes.is_forgotten(node.round, node.disk.acceptors, self.abstentions.get(peer))
         is_settled = self.statutes.rules_of(node).is_settled(node.round)
+        node.abstains = is_forgotten or is_settled
         return facts | {
-            "abstain": is_forgotten or is_settled or peer in self.remembering.unsure,
+            "abstain": node.abstains or peer in self.remembering.unsure,
             "open_vote": partial(self.checks.open_vote, lineage=facts["genesis"].lineage),
             "began_unix_s": self.now + self.wall_offset_s.get(peer, 0.0),
             "proven": frozenset(node.disk.proofs),

@@ -84,7 +84,7 @@ def _heartbeat_of(node: Node) -> Heartbeat:
         "round": node.round - 1,
         "phase": node.told_phase,
         "reachable": node.reachable,
-        "abstains": node.state is not None and node.state.rules.abstain,
+        "abstains": node.abstains,
         **node.progress,
     }
     if node.heartbeat is None or facts != node.told:

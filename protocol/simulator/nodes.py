@@ -61,6 +61,8 @@ class Node:
     offered_tokens: int = 0
     """Of its last contribution."""
     reachable: bool = True
+    abstains: bool = False
+    """Whether it says that it may have forgotten what it has said."""
     phase: NodePhase = "training"
     """What its trainer does; while it trains, the machine's phase says more."""
     progress: dict[str, Any] = field(default_factory=dict[str, Any])

@@ -55,7 +55,9 @@ def test_speeds_of_one_to_six_give_nine_tenths_of_the_summed_throughput():
 
 
 def test_waiting_for_the_slowest_wastes_most_of_the_throughput():
-    assert simulated("speeds-1-2-4-6", 8, 3).throughput == pytest.approx(0.31, abs=0.03)
+    assert simulated("speeds-1-2-4-6", 8, 3).throughput == pytest.approx(
+        0.29, abs=0.04
+    )  # 4 / 13, less what a round takes
 
 
 def test_homes_behind_routers_take_part():

@@ -6,9 +6,11 @@ import asyncio
 import hashlib
 from collections.abc import Iterable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
+from atoll.protocol import round_loop
 from atoll.protocol.amendments import Amendment, RunRules
 from atoll.protocol.changes import Ban, Change, Finish, LearningRate, Pause, Resume, Rollback, Timing, Upgrade
 from atoll.protocol.identity import Identity, PeerId
@@ -234,6 +236,27 @@ async def test_a_node_that_slept_through_a_rollback_follows_into_the_new_lineage
     assert len(swarm.states()) == 1
     outcomes = await rounds(swarm, PEOPLE[:3], 1)
     assert outcomes[0].commit.record.plan.lineage == 1
+
+
+async def test_a_node_that_waits_for_decided_bytes_that_are_lost_follows_into_the_new_lineage(swarm, monkeypatch):
+    await rounds(swarm, PEOPLE[:3], 1)
+    await swarm.until(lambda: all(node.replica.head_round == 1 for node in swarm.nodes.values()))
+    waiting, obtain = swarm.node(PEOPLE[2]), round_loop.obtain
+
+    async def lost(reduction: object, *arguments: Any) -> Any:
+        if reduction is waiting.driver._reduction:
+            return await asyncio.sleep(0.01)
+        return await obtain(reduction, *arguments)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(round_loop, "obtain", lost)
+    await rounds(swarm, PEOPLE[:2], 1)
+    await swarm.until(lambda: "results.unavailable" in waiting.points())
+    swarm.amend(rollback(swarm, 1), from_round=2)
+    await swarm.until(lambda: swarm.books[PEOPLE[2].peer_id].rules.lineage == 1)
+    monkeypatch.undo()
+    outcomes = await rounds(swarm, PEOPLE[:3], 1)
+    assert [outcome.commit.record.plan.lineage for outcome in outcomes] == [1, 1, 1]
+    assert len(swarm.states()) == 1
 
 
 def delegated(people: list[Identity], delegates: list[Identity], threshold: int) -> Genesis:

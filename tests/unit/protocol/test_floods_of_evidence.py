@@ -17,7 +17,7 @@ from atoll.protocol.evidence import TwoResults, encode_header, encode_payload
 from atoll.protocol.evidence_store import EvidenceStore
 from atoll.protocol.identity import Identity, PeerId
 from atoll.protocol.memory import MemoryNetwork
-from atoll.protocol.messages import MAX_MEMORY, Amendments, Heartbeat, MemoryRequest, Proposal
+from atoll.protocol.messages import MAX_MEMORY, Amendments, Heartbeat, MemoryRequest, PlanMessage, Proposal
 from atoll.protocol.payload import NO, YES
 from atoll.protocol.record import Record, Span, SpanResult
 from atoll.protocol.round_machine import Received
@@ -71,6 +71,21 @@ async def test_true_evidence_against_keys_of_no_member_takes_no_space(swarm: Swa
     assert not list((swarm.folder / PEOPLE[0].peer_id / "evidence").iterdir())
     assert await accuser.accuse(contradiction(PEOPLE[1])) == [YES, YES]
     assert node.driver._oversight.proven == {PEOPLE[1].peer_id}
+
+
+async def test_a_leader_that_counts_on_a_proven_liar_is_given_the_evidence(swarm: Swarm):
+    """It may have been cut off when that was spread; its plans would get no votes from those who hold it."""
+    node, leader = await swarm.start(PEOPLE[0]), await swarm.start(PEOPLE[2])
+    liar = PEOPLE[1].peer_id
+    assert await Accuser(swarm).accuse(contradiction(PEOPLE[1])) == [YES, YES]
+    assert not leader.driver._oversight.proven
+    spans = (Span(first_chunk=0, num_chunks=1, owner=liar),)
+    members = cases.Case().plan.members
+    for ballot in (0, 0, 2):
+        plan = cases.plan_of(spans=spans, leader=PEOPLE[2].peer_id, members=members, ballot=ballot)
+        node.driver._oversight.note(Received(PEOPLE[2].peer_id, PlanMessage(plan=plan), b""))
+    await swarm.until(lambda: leader.driver._oversight.proven == {liar})
+    assert len(node.driver._oversight._reminded) == 2, "once per attempt"
 
 
 async def test_a_peer_that_accuses_without_end_is_not_listened_to(swarm: Swarm, monkeypatch: pytest.MonkeyPatch):
