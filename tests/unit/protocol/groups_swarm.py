@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Collection
+from collections.abc import Callable, Collection
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -72,6 +72,8 @@ class Work:
     value: float
     tokens: int
     carried: int = 0
+    head_round: int = 0
+    """Of which the trainer has heard."""
     given: dict[int, int] = field(default_factory=dict)
     """Round -> tokens that were offered, carry included."""
     counted: dict[int, int] = field(default_factory=dict)
@@ -80,7 +82,7 @@ class Work:
 
     def note(self, outcome: Committed) -> None:
         """A round is applied: the work counts, or is carried once (`training.session`)."""
-        number = outcome.commit.record.plan.round
+        self.head_round = number = outcome.commit.record.plan.round
         if (given := self.given.get(number)) is None:
             self.carried = 0
         elif outcome.counted:
@@ -122,7 +124,8 @@ class TwoTierSwarm(Swarm):
     async def _work_on(self, person: Identity, number: int) -> None:
         """One round: wait for a place and for the others, contribute, and account for it as a trainer does."""
         driver, work = self.nodes[person.peer_id].driver, self.work[person.peer_id]
-        await self.until(lambda: driver.place is not None or driver.round != number)
+        is_there = lambda: driver.place is not None and work.head_round == number - 1  # noqa: E731
+        await self.until(lambda: is_there() or driver.round != number)
         if driver.round != number or (place := driver.place) is None:
             return
         work.places[number] = place
@@ -149,14 +152,32 @@ class TwoTierSwarm(Swarm):
         await asyncio.gather(*self._labour.values(), return_exceptions=True)
         await super().close()
 
+    async def until(self, condition: Callable[[], bool]) -> None:
+        try:
+            await super().until(condition)
+        except TimeoutError:
+            raise AssertionError(self.dump()) from None
+
     async def until_round(self, number: int) -> None:
         await self.until(lambda: all(node.driver.round >= number for node in self.nodes.values()))
+
+    def dump(self) -> str:
+        """Where everybody stands, for a test that waits in vain."""
+        lines = []
+        for peer, node in self.nodes.items():
+            driver = node.driver
+            place = None if driver.place is None else (driver.place.member[-4:], driver.place.seat)
+            group = None if driver.group is None else driver.group.delegate[-4:]
+            last = [event.point for event in node.events[-6:]]
+            lines.append(f"{peer[-4:]} round {driver.round} {driver.phase.value} place {place} group {group} {last}")
+        return "\n".join(lines)
 
     async def until_quiet(self) -> None:
         """Until everybody has applied the round after the present one, and nobody works."""
         self.last_round = 1 + max(node.driver.round for node in self.nodes.values())
         await self.until_round(self.last_round + 1)
         await asyncio.gather(*self._labour.values())
+        await self.until(lambda: all(self.work[peer].head_round >= self.last_round for peer in self.nodes))
 
     @property
     def chain(self) -> list[Commit]:
