@@ -226,11 +226,12 @@ class Exchanges:
         owner_part = exchange.part_of(exchange.plan.spans[index].owner)
         if part is None or owner_part is None or index in part.results or work.result is None:
             return
-        if peer != owner_part.node.peer and not self._moves(owner_part.node, part.node):
+        served: SpanResult | None = work.result
+        if part is not owner_part:
+            is_moving = self._moves(owner_part.node, part.node)
+            served = owner_part.node.behaviour.serves(work.result, peer) if is_moving else None
+        if served is None:  # as long as the link is cut, or the owner keeps it to itself
             self._world.at(self._world.now + STALL_S, self._receive, exchange, index, peer)
-            return
-        served = work.result if part is owner_part else owner_part.node.behaviour.serves(work.result, peer)
-        if served is None:
             return
         part.results[index] = served
         part.lost.discard(index)

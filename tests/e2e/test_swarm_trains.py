@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from .lab import Node, can_make_namespaces, hashes_by_round, rounds, run_atoll, swarm
+from .lab import Node, can_make_namespaces, eventually, hashes_by_round, rounds, run_atoll, swarm
 
 pytestmark = pytest.mark.e2e
 
@@ -78,6 +78,8 @@ def test_a_node_that_computes_other_bits_is_noticed(tmp_path: Path) -> None:
         nodes[2].wait_for(
             "the disagreement", lambda events: [e for e in events if e.get("reason") == "state_disagrees"], 60
         )
+        # The disagreement may be heard of before all three have reported the round.
+        eventually("hashes that differ", lambda: any(len(hashes) > 1 for hashes in hashes_by_round(nodes).values()), 30)
         with pytest.raises(AssertionError, match="state hashes differ"):
             check_hashes(nodes)
 

@@ -44,6 +44,11 @@ SCHEDULES = {
         '"peer":2}],"invites":[{"invite":2,"owner":1}],"max_per_owner":2,"num_joiners":1,"num_peers":4,'
         '"probes":["minority","dead_leader"],"seed":7000356}'
     ),
+    "an owner that had kept a mean to itself was waited for, and served nobody when it was honest again": (
+        '{"faults":[{"at_s":1.4,"for_s":5.0,"how":"silent_owner","kind":"misbehave","peer":5},{"at_s":1.0,"for_s":0.0,'
+        '"kind":"join","peer":8}],"invites":[{"invite":1,"owner":0}],"max_per_owner":2,"num_joiners":1,"num_peers":8,'
+        '"probes":[],"seed":9201537}'
+    ),
 }
 
 
