@@ -6,8 +6,9 @@ from collections.abc import Callable
 
 from .contact import Contact
 from .driver import DriverSetup
+from .first_words import FirstWords
 from .identity import PeerId
-from .messages import MAX_MEMORY, Memory, MemoryRequest
+from .messages import Memory, MemoryRequest
 from .quorum import quorum_of
 from .recollection import Recollected, Recollection, Verdict, is_of_earlier_life
 
@@ -18,8 +19,8 @@ class Memories:
     def __init__(self, setup: DriverSetup, contact: Contact, tell: Callable[[Recollected], None]) -> None:
         self._book, self._replica, self._clock = setup.book, setup.replica, setup.clock
         self._mail, self._contact, self._tell = contact.mail, contact, tell
-        self._first_words: dict[PeerId, bytes] = {}
-        """The first heartbeat that was heard from each founder, as it was signed."""
+        genesis = setup.book.rules.genesis
+        self._first_words = FirstWords(setup.folder / "heard", genesis.membership.roster, genesis.run_id)
         self._recollection: Recollection | None = None
 
     def begin(self, opened_life: int) -> None:
@@ -38,13 +39,11 @@ class Memories:
 
     def hear(self, peer: PeerId, raw: bytes) -> None:
         """A heartbeat has come."""
-        is_founder = peer in self._book.rules.genesis.membership.roster
-        if is_founder and peer not in self._first_words and 2 * len(raw) <= MAX_MEMORY:  # no honest one is longer
-            self._first_words[peer] = raw
+        self._first_words.note(peer, raw)
 
     def answer(self, peer: PeerId, request: MemoryRequest) -> None:
         """Give the first words that we have of ``peer``."""
-        first = self._first_words.get(peer)
+        first = self._first_words.of(peer)
         self._mail.post((peer,), Memory(round=request.round, envelope=None if first is None else first.hex()))
 
     def note(self, peer: PeerId, memory: Memory) -> None:

@@ -5,7 +5,7 @@ founder that begins with one neither promises nor votes until the others have an
 answer with the first heartbeat that they have from it, which it has signed: a peer cannot make it abstain by a lie.
 Rounds that it learns of meanwhile answer nothing: it may have voted in later ones, and lost them with its disk.
 
-What nobody remembers, for example because all others have been restarted since, is not found out. Pure.
+What nobody remembers, because all others that answer have lost their disks too, is not found out. Pure.
 """
 
 from __future__ import annotations

@@ -141,6 +141,7 @@ class FaultySwarm(World):
         node.disk = Disk(commits=list(donor.disk.commits), rules=donor.disk.rules, lineage=donor.disk.lineage)
         node.progress["num_amendments"] = len(self.statutes.rules_of(node).amendments)
         self.lost_disks.discard(peer)
+        self.remembering.lose(peer)
         self.trainers[peer].checkpoint = None
         roster = self.statutes.facts_of(node)["standing"].roster
         self.abstentions[peer] = votes.abstention_at_open(node.round, len(roster), is_member=peer in roster)

@@ -109,6 +109,7 @@ class LivenessProbes:
         """
         swarm = self._swarm
         swarm.run(3 * swarm.genesis.timing.heartbeat_interval_s)
+        swarm.statutes.publish_again()
         self._expect("L5", self.learn_s, self._know_rules, "not everybody knows the rules in force")
         everybody, target = self._everybody(), self._newest() + 1
         if not self._is_possible(everybody) and not self._have(everybody, target):

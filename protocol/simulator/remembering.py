@@ -25,12 +25,11 @@ class Remembering:
         self.unsure: dict[PeerId, int] = {}
         """On their disks: who may have spoken in an earlier life than the one in which the disk was empty."""
         self._first_words: dict[PeerId, dict[PeerId, int]] = {}
-        """Listener → founder → life in which it was first heard from. Gone with the listener's process."""
+        """On their disks: listener → founder → life in which it was first heard from."""
         self._asking: dict[PeerId, Recollection] = {}
 
     def start(self, node: Node, life: int) -> None:
         """The process is new."""
-        self._first_words[node.peer] = {}
         self._asking.pop(node.peer, None)
         if node.peer not in self.unsure:
             return
@@ -44,9 +43,13 @@ class Remembering:
             patience_s=genesis.timing.heartbeat_timeout_s,
         )
 
+    def lose(self, peer: PeerId) -> None:
+        """Its disk is gone, with what it had heard."""
+        self._first_words.pop(peer, None)
+
     def hear(self, node: Node, sender: PeerId, life: int) -> None:
         """A heartbeat has come."""
-        words = self._first_words[node.peer]
+        words = self._first_words.setdefault(node.peer, {})
         if sender not in words and sender in self._swarm.genesis.membership.roster:
             words[sender] = life
 
@@ -55,7 +58,7 @@ class Remembering:
         asking = self._asking.get(node.peer)
         match event.body:
             case MemoryRequest():
-                life = self._first_words[node.peer].get(event.sender)
+                life = self._first_words.get(node.peer, {}).get(event.sender)
                 words = None if life is None else life.to_bytes(_LIFE_BYTES, "big").hex()
                 self._swarm.mail.post(node, (event.sender,), Memory(round=event.body.round, envelope=words))
             case Memory(envelope=words) if asking is not None and event.sender in self._swarm.genesis.membership.roster:

@@ -190,6 +190,20 @@ class Statutes:
                 self.learn(receiver, self._charter.rules.amendments)
         return amendment
 
+    def publish_again(self) -> None:
+        """What only peers know that all others shut out (a ban lifted where it was not forgotten) spreads no more.
+
+        Operators see that it is not in force, and give it to one of the others.
+        """
+        head, nodes = self._charter.rules.head, self._swarm.nodes.values()
+        lacking = [node for node in nodes if node.is_running and self.rules_of(node).head != head]
+        knowing = [node.peer for node in nodes if node.is_running and self.rules_of(node).head == head]
+        if lacking and not any(self._lets_in(node, peer) for node in lacking for peer in knowing):
+            self.learn(lacking[0], self._charter.rules.amendments)
+
+    def _lets_in(self, node: Node, peer: PeerId) -> bool:
+        return node.state is not None and node.state.rules.standing.admits(node.state.rules.genesis, peer)
+
     def is_heard(self, node: Node) -> bool:
         """Whether a node runs and the others let it in, so that operators had better sign there."""
         if not node.is_running or node.state is None:

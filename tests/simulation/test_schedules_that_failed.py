@@ -49,6 +49,16 @@ SCHEDULES = {
         '"kind":"join","peer":8}],"invites":[{"invite":1,"owner":0}],"max_per_owner":2,"num_joiners":1,"num_peers":8,'
         '"probes":[],"seed":9201537}'
     ),
+    "nobody remembered a founder's first life: one was down, the other restarted from an older state": (
+        '{"faults":[{"at_s":5.2,"for_s":11.0,"kind":"crash","peer":1},{"at_s":6.0,"for_s":1.0,"kind":"lose_disk",'
+        '"peer":2},{"at_s":6.8,"for_s":1.0,"kind":"restore_state","num_rounds":4,"peer":0}],"num_peers":3,"probes":[],'
+        '"seed":40101513}'
+    ),
+    "only the banned peer knew that its ban was lifted, after the other that knew had lost its disk": (
+        '{"faults":[{"at_s":3.9,"banned":0,"for_s":3.5,"kind":"ban_peer","peer":2},{"at_s":4.6,"for_s":3.0,"kind":'
+        '"sleep","peer":1},{"at_s":8.0,"for_s":0.9,"kind":"lose_disk","peer":2}],"num_peers":3,"probes":[],'
+        '"seed":40000518}'
+    ),
 }
 
 

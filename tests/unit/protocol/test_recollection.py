@@ -9,6 +9,7 @@ from pathlib import Path
 import pytest
 
 from atoll.protocol.envelope import Header, seal
+from atoll.protocol.first_words import FirstWords
 from atoll.protocol.identity import Identity
 from atoll.protocol.messages import Heartbeat
 from atoll.protocol.outcomes import Committed
@@ -18,7 +19,7 @@ from atoll.protocol.votes import VoteStore
 
 from .test_round_driver import PEOPLE, MeanReplica, Swarm, genesis_of
 
-ME, SECOND, THIRD = PEOPLE[:3]
+ME, SECOND, THIRD, STRANGER = PEOPLE[:4]
 GENESIS = genesis_of([ME, SECOND, THIRD])
 IDS = [person.peer_id for person in (ME, SECOND, THIRD)]
 
@@ -133,19 +134,47 @@ def test_a_commit_with_its_work_ends_its_doubt_too(tmp_path: Path):
     assert not store.is_unsure
 
 
+# --- what others remember ---------------------------------------------------------------------------------------------
+
+
+def test_first_words_survive_a_restart_and_stay_the_first(tmp_path: Path):
+    first_words = FirstWords(tmp_path, IDS, GENESIS.run_id)
+    first_words.note(ME.peer_id, words(7))
+    first_words.note(ME.peer_id, words(8))
+    first_words.note(STRANGER.peer_id, words(7))
+    again = FirstWords(tmp_path, IDS, GENESIS.run_id)
+    assert again.of(ME.peer_id) == words(7)
+    assert again.of(SECOND.peer_id) is None
+    assert again.of(STRANGER.peer_id) is None
+
+
+def test_first_words_on_a_damaged_disk_are_heard_anew(tmp_path: Path):
+    FirstWords(tmp_path, IDS, GENESIS.run_id).note(ME.peer_id, words(7))
+    (file,) = tmp_path.iterdir()
+    file.write_bytes(file.read_bytes()[:-1])
+    again = FirstWords(tmp_path, IDS, GENESIS.run_id)
+    assert again.of(ME.peer_id) is None
+    again.note(ME.peer_id, words(9))
+    assert FirstWords(tmp_path, IDS, GENESIS.run_id).of(ME.peer_id) == words(9)
+
+
 # --- drivers ----------------------------------------------------------------------------------------------------------
 
 
-async def test_a_founder_whose_disk_is_lost_in_round_one_does_not_vote_in_it_again(tmp_path: Path):
+@pytest.mark.parametrize("others_restart", [False, True])
+async def test_a_founder_whose_disk_is_lost_in_round_one_does_not_vote_in_it_again(tmp_path: Path, others_restart):
     swarm = Swarm(tmp_path, GENESIS)
     try:
         for person in (ME, SECOND, THIRD):
             await swarm.start(person)
         nodes = swarm.nodes
         others = [nodes[peer.peer_id].driver._memories for peer in (SECOND, THIRD)]
-        await swarm.until(lambda: all(ME.peer_id in memories._first_words for memories in others))
+        await swarm.until(lambda: all(memories._first_words.of(ME.peer_id) for memories in others))
         await swarm.kill(ME)
         shutil.rmtree(tmp_path / ME.peer_id)
+        for person in (SECOND, THIRD) if others_restart else ():
+            await swarm.kill(person)
+            await swarm.start(person, MeanReplica(GENESIS))
         node = await swarm.start(ME, MeanReplica(GENESIS))
         await swarm.until(lambda: "votes.abstaining" in node.points())
         outcomes = await asyncio.gather(*(swarm.contribute(person, 1.0) for person in (ME, SECOND, THIRD)))
