@@ -11,6 +11,7 @@ USERS = "reads what this machine's user gives to this user's own process"
 
 EXEMPT: dict[str, str] = {
     "protocol/exchange/wire.py:SpanHeader.encode": WRITES,
+    "protocol/first_words.py:FirstWords._read": OWN,
     "protocol/gossip/leases.py:_draw": WRITES,
     "protocol/gossip/pairing.py:Draw.keys": WRITES,
     "protocol/gossip/vectors.py:Inbox.__init__": OWN,
