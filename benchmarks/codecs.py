@@ -46,7 +46,8 @@ def cpu_s(action: Action) -> float:
 
 def compare(name: str, kernel: Timed, reference: Timed, repeats: int) -> None:
     """Report a kernel's speed against a reference's."""
-    kernel[0](), reference[0]()
+    kernel[0]()
+    reference[0]()
     kernel_s, reference_s = [], []
     for _ in range(repeats):
         reference_s.append(cpu_s(reference[0]) / reference[1])
