@@ -14,6 +14,7 @@ import json
 import socket
 import tempfile
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any, Literal, Self, cast
 
@@ -298,10 +299,14 @@ def _ignore(_event: SwarmEvent) -> None:
 
 
 async def start_with_retries(options: P2pdOptions, settings: SwarmSettings, **kwargs: Any) -> P2pd:
-    """Start p2pd, again if it fails or is slow. Raises the last `P2pdError`, which carries the child's last lines."""
+    """Start p2pd, again if it fails or is slow; each attempt may take twice as long as the one before.
+
+    Raises the last `P2pdError`, which carries the child's last lines.
+    """
     for attempt in range(settings.num_start_attempts):
+        patient = replace(options, start_timeout_s=options.start_timeout_s * 2**attempt)
         try:
-            return await P2pd.start(options, **kwargs)
+            return await P2pd.start(patient, **kwargs)
         except P2pdError as error:
             if attempt + 1 == settings.num_start_attempts:
                 times = f" ({settings.num_start_attempts} attempts)" if attempt else ""

@@ -42,7 +42,7 @@ class SwarmSettings(BaseModel):
     map_ports: bool = False
     """Ask the router to forward the port (UPnP/NAT-PMP)."""
     start_timeout_s: Seconds = 20.0
-    """For one start of p2pd."""
+    """For the first attempt to start p2pd; each further one may take twice as long."""
     num_start_attempts: Annotated[int, Field(ge=1)] = 3
     connect_timeout_s: Seconds = 10.0
     """For dialling a peer, and for its application's answer to a hello."""

@@ -120,6 +120,7 @@ def test_a_truncated_key_file_is_named_and_never_replaced(node: Node, kept: floa
 
 
 def test_a_port_in_use_is_named_with_its_option_and_nothing_stays(node: Node) -> None:
+    """NET-10."""
     with socket.create_server((node.host, 0)) as taken:
         node.port = taken.getsockname()[1]
         finished = join(node, "--json")

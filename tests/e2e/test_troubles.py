@@ -174,6 +174,7 @@ def test_a_node_that_slept_says_so_catches_up_and_counts_again(nodes: list[Node]
 def test_a_killed_node_delays_the_next_round_by_its_heartbeats_time_limit_and_soon_counts_again(
     nodes: list[Node],
 ) -> None:
+    """CHN-06."""
     victim, others = nodes[2], nodes[:2]
     all_count_again(nodes)
     last = victim.wait_for_round(head(nodes) + 1, DEADLINE_S)["round"]
@@ -196,6 +197,7 @@ SLACK_S = 8.0
 
 
 def test_what_is_normal_reads_like_it(nodes: list[Node]) -> None:
+    """IDN-02."""
     all_count_again(nodes)
     log = (nodes[2].folder / "stderr.log").read_text()
     line = next(line for line in log.splitlines() if "identity free, OK" in line)
@@ -213,6 +215,7 @@ def test_another_node_in_the_same_folder_is_refused_and_the_first_goes_on(nodes:
 
 
 def test_a_node_of_another_run_is_told_so_within_seconds(nodes: list[Node], tmp_path: Path) -> None:
+    """VER-04."""
     with swarm(tmp_path, 2, num_rounds=0, settings=(*SETTINGS, "data.seed=1")) as (_, stranger):
         stranger.start("--seed", nodes[0].address)
         started_s = stranger.wait_for("its start", lambda e: [x for x in e if x["event"] == "dashboard"], 60)[0]["at_s"]

@@ -132,6 +132,7 @@ async def test_a_node_restarts_with_its_key_at_once(lab: Lab) -> None:
 
 
 async def test_a_port_in_use_gives_one_error_that_names_port_and_option(lab: Lab) -> None:
+    """NET-10."""
     first = await lab.start("a")
     taken = first.addresses[0].split("/p2p/")[0]
     port = taken.rsplit("/", 1)[1]
@@ -140,18 +141,21 @@ async def test_a_port_in_use_gives_one_error_that_names_port_and_option(lab: Lab
 
 
 async def test_a_slow_p2pd_is_waited_for(lab: Lab, tmp_path: Path) -> None:
+    """NET-06."""
     code = f"import os, sys, time\ntime.sleep(0.5)\nos.execv({str(P2PD_BINARY)!r}, ['p2pd', *sys.argv[1:]])"
     node = await lab.start("a", p2pd_command=script(tmp_path, code), start_timeout_s=60.0)
     assert node.health().alive
 
 
 async def test_a_p2pd_that_never_gets_ready_is_retried_then_reported(lab: Lab, tmp_path: Path) -> None:
+    """NET-06."""
     code = "import time\nprint('waiting for the moon', flush=True)\ntime.sleep(60)"
     with pytest.raises(SwarmError, match=r"not ready within 2\.5 s.*waiting for the moon.*2 attempts"):
-        await lab.start("a", p2pd_command=script(tmp_path, code), start_timeout_s=2.5, num_start_attempts=2)
+        await lab.start("a", p2pd_command=script(tmp_path, code), start_timeout_s=1.25, num_start_attempts=2)
 
 
 async def test_a_p2pd_that_fails_is_reported_with_its_last_lines(lab: Lab, tmp_path: Path) -> None:
+    """NET-06."""
     code = "import sys\nprint('no entropy')\nprint('giving up')\nsys.exit(3)"
     with pytest.raises(SwarmError, match=r"status 3.*no entropy \| giving up"):
         await lab.start("a", p2pd_command=script(tmp_path, code), num_start_attempts=1)

@@ -69,6 +69,7 @@ def client_uses(tree: ast.AST) -> set[str]:
 
 
 def test_nothing_in_the_product_fetches_urls() -> None:
+    """NET-07 too: weights follow from the spec, so that no start downloads a model before the network is tried."""
     found = {path.relative_to(ROOT).as_posix(): client_uses(parsed(path)) for path in SOURCES}
     offenders = {name: uses for name, uses in found.items() if uses and name not in BROWSER_OF_THE_OWN_PAGE}
     assert offenders == {}, "an address from a peer or a spec must not become a request from the volunteer's network"

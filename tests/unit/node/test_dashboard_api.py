@@ -238,6 +238,7 @@ async def test_a_name_that_the_settings_allow_is_answered_for_host_and_origin(tm
 async def test_a_foreign_origin_is_refused_whatever_the_method_even_with_the_token(
     node: Node, method: str, origin: str
 ) -> None:
+    """SEC-07."""
     status, problem, _ = await node.ask(method, "api/v1/stop", json={}, headers={**node.token(), "Origin": origin})
     assert (status, problem["code"]) == (403, "foreign_origin")
     assert node.stops == []
@@ -253,6 +254,7 @@ async def test_a_write_without_the_token_gets_401_and_changes_nothing(node: Node
 
 
 async def test_a_write_is_json_only_and_reading_changes_nothing(node: Node) -> None:
+    """SEC-07."""
     assert (await node.ask("POST", "api/v1/stop", data="x", headers=node.token()))[0] == 415
     assert (await node.ask("GET", "api/v1/stop", headers=node.token()))[0] == 405
     assert node.stops == []
@@ -275,6 +277,7 @@ def token_file(folder: Path, text: str = "a-long-enough-token", mode: int = 0o60
 
 @pytest.mark.parametrize("host", ["0.0.0.0", "::", "192.0.2.1"])
 def test_an_address_beyond_loopback_without_a_token_is_refused_before_it_is_bound(host: str) -> None:
+    """SEC-06."""
     with pytest.raises(UserError, match=r"open to the network: .*--dashboard-token-file"):
         DashboardServer(NodeSettings(folder=Path("/nowhere"), dashboard_host=host), StatusBoard())
 
@@ -326,6 +329,7 @@ def has_ipv6_loopback() -> bool:
 
 @pytest.mark.parametrize("host", ["localhost", "0.0.0.0"])
 def test_both_families_share_one_port(host: str) -> None:
+    """NET-09."""
     listeners = listen(host, 0)
     ports = {listener.getsockname()[1] for listener in listeners}
     assert len(ports) == 1
@@ -336,6 +340,7 @@ def test_both_families_share_one_port(host: str) -> None:
 
 @pytest.mark.skipif(not has_ipv6_loopback(), reason="no IPv6 here")
 async def test_the_dashboard_answers_on_both_loopback_addresses(node: Node) -> None:
+    """NET-08."""
     for host in ("127.0.0.1", "[::1]"):
         async with node.client.get(f"http://{host}:{node.server.port}/livez") as response:
             assert response.status == 200
@@ -349,6 +354,7 @@ def test_a_port_in_use_is_named_with_its_option_if_it_was_asked_for() -> None:
 
 
 def test_without_a_wish_a_free_port_is_taken(monkeypatch: pytest.MonkeyPatch) -> None:
+    """NET-10."""
     with closing(socket.create_server(("127.0.0.1", 0))) as other:
         taken = other.getsockname()[1]
         monkeypatch.setattr("atoll.node.dashboard.sockets.DEFAULT_DASHBOARD_PORT", taken)

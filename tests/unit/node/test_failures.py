@@ -8,6 +8,7 @@ from atoll.node.failures import MAX_FAILURES, Failures
 
 
 def test_a_contribution_that_is_never_finite_is_given_up_after_some_tries():
+    """QNT-10: there is no loss scale to halve for ever, and no work goes on that never counts."""
     failures = Failures()
     for _ in range(MAX_FAILURES - 1):
         failures.withheld("value 0 is nan")

@@ -23,6 +23,7 @@ FIX = "To fix: forward TCP port 4040 to this machine in the router."
 
 
 def test_by_default_all_addresses_of_both_families_are_listened_on() -> None:
+    """NET-02."""
     found = network.listen_addresses("", 4001, use_quic=False, has_ip6=True)
     assert found == ("/ip4/0.0.0.0/tcp/4001", "/ip6/::/tcp/4001")
     assert network.listen_addresses("", 4001, use_quic=False, has_ip6=False) == ("/ip4/0.0.0.0/tcp/4001",)

@@ -92,3 +92,15 @@ def test_signing_twice_gives_the_same_file_and_another_operator_is_refused(tmp_p
     assert sign_text(once, OPERATOR) == once
     with pytest.raises(SpecError, match="operators does not list"):
         sign_text(once, PEER)
+
+
+@pytest.mark.parametrize(
+    "setting",
+    ["model.dim=128", "model.vocab_size=512", "model.num_layers=3", "model.tie_embeddings=true", "inner.num_steps=51"],
+)
+def test_ver_03_another_model_or_method_is_another_run_and_another_initial_state(tmp_path: Path, setting: str) -> None:
+    """Who has it never meets the others: no envelope, stream or record of theirs has its run id."""
+    one = load_run_spec(signed(tmp_path / "one.toml")).genesis
+    other = load_run_spec(signed(tmp_path / "other.toml", settings=[setting])).genesis
+    assert one.run_id != other.run_id
+    assert (one.initial_state != other.initial_state) == setting.startswith("model.")

@@ -7,7 +7,9 @@ from pathlib import Path
 import pytest
 
 from atoll.node.errors import UserError
-from atoll.node.settings import config_file, load_settings
+from atoll.node.settings import NodeSettings, config_file, load_settings
+from atoll.protocol.spec import Genesis
+from atoll.training.config import TrainingConfig
 
 
 @pytest.fixture
@@ -66,3 +68,11 @@ def test_a_mistake_in_a_variable_or_flag_names_it(home: dict[str, str]) -> None:
 def test_a_named_file_must_exist_while_the_default_one_need_not(home: dict[str, str], tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"settings file does not exist: .*gone\.toml"):
         load_settings(environ=home, config=tmp_path / "gone.toml")
+
+
+def test_ver_02_no_setting_of_a_node_is_also_one_of_the_run() -> None:
+    """So nothing local can take the place of what the signed spec says."""
+    fields = [*Genesis.model_fields.values(), *TrainingConfig.model_fields.values()]
+    of_the_run = {key for field in fields for key in getattr(field.annotation, "model_fields", {})}
+    assert {"num_steps", "lr", "codec", "chunk_elements"} <= of_the_run
+    assert set(NodeSettings.model_fields) & of_the_run == {"seeds"}  # which add to the run's

@@ -184,6 +184,7 @@ async def test_the_last_round_and_time_limits_are_in_the_rules_that_the_driver_g
 
 
 async def test_a_node_that_does_not_speak_the_required_protocol_stops_before_the_round_with_its_state(swarm):
+    """VER-01."""
     await rounds(swarm, PEOPLE[:3], 1)
     before = swarm.states()
     swarm.amend(Upgrade(protocol_version=2), from_round=2)

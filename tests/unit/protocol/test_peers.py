@@ -43,6 +43,7 @@ def converse(here: Machine, there: Machine, one_way_s: float) -> None:
 
 @pytest.mark.parametrize("offset_s", [0.0, 3600.0, -3600.0])
 def test_the_round_trip_is_measured_whatever_the_other_clock_says(offset_s):
+    """CLK-03: offsets are measured against peers; no time server is asked."""
     here, there = Machine(ME), Machine(OTHER, offset_s)
     converse(here, there, one_way_s=0.2)
     info = here.table.all[OTHER]

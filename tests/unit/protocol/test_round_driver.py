@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import asyncio
 import hashlib
+import threading
+import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -261,6 +263,58 @@ async def install(replica: MeanReplica, donor: MeanReplica) -> None:
     replica.chain, replica.state_hash = list(donor.chain), donor.state_hash
 
 
+async def test_chn_03_a_joiner_that_loads_for_rounds_on_end_holds_up_nobody_and_then_counts(swarm):
+    for number in range(6):
+        await asyncio.gather(*(swarm.contribute(person, float(number)) for person in PEOPLE[:3]))
+    donor, loaded = swarm.nodes[PEOPLE[0].peer_id].replica, asyncio.Event()
+    replica, joiner = MeanReplica(swarm.genesis), PEOPLE[3]
+
+    async def load_slowly() -> None:
+        await loaded.wait()
+        await install(replica, donor)
+
+    node = await swarm.start(joiner, replica, sync=load_slowly)
+    await swarm.until(lambda: "state.syncing" in node.points())
+    for number in range(2):
+        outcomes = await asyncio.gather(*(swarm.contribute(person, float(number)) for person in PEOPLE[:3]))
+        for outcome in outcomes:
+            assert outcome.counted
+            assert len(outcome.commit.record.plan.members) == 3
+    assert replica.head_round == 0
+    loaded.set()
+    await swarm.until(lambda: node.driver.round == 9)
+    assert replica.state_hash == donor.state_hash
+    others = [swarm.nodes[person.peer_id].driver for person in PEOPLE[:3]]
+    await swarm.until(lambda: all(driver.peers[joiner.peer_id].heartbeat.round == 8 for driver in others))
+    await contribute_all(swarm, PEOPLE[:3])
+    await swarm.until(lambda: joiner.peer_id in node.driver.roster)
+    assert all(outcome.counted for outcome in await contribute_all(swarm, PEOPLE[:4]))
+
+
+async def test_str_03_a_member_that_saves_for_longer_than_its_heartbeats_limit_is_not_taken_for_dead(swarm):
+    saver, saved = swarm.nodes[PEOPLE[2].peer_id], threading.Event()
+    save = saver.replica.apply
+
+    async def save_slowly(commit: Commit, mean: Buffer) -> str:
+        await asyncio.to_thread(saved.wait)
+        return await save(commit, mean)
+
+    def num_heard() -> int:
+        return sum(sender == PEOPLE[2].peer_id for sender, _, _ in swarm.network.messages)
+
+    saver.replica.apply = save_slowly
+    calls = [asyncio.create_task(swarm.contribute(person, 1.0)) for person in PEOPLE[:3]]
+    try:
+        await asyncio.gather(*calls[:2])
+        begun_s, before = time.monotonic(), num_heard()
+        limit_s = 2 * swarm.genesis.timing.heartbeat_timeout_s
+        await swarm.until(lambda: num_heard() > before + 10 and time.monotonic() > begun_s + limit_s)
+        assert calls[2].done() is False
+    finally:
+        saved.set()
+    assert (await calls[2]).counted
+
+
 async def test_a_contribution_that_comes_too_late_learns_what_was_committed_instead(swarm):
     first, second, third = PEOPLE[:3]
     late = asyncio.create_task(swarm.until(lambda: swarm.nodes[third.peer_id].driver.round == 2))
@@ -370,6 +424,7 @@ async def test_a_diverged_replica_is_noticed_by_its_node(swarm):
 
 
 async def test_a_diverged_replica_is_replaced_where_there_is_a_way(swarm):
+    """AVG-02."""
     donor = swarm.nodes[PEOPLE[0].peer_id].replica
     await swarm.kill(PEOPLE[2])
     replica = MeanReplica(swarm.genesis)

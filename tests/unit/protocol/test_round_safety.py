@@ -109,6 +109,7 @@ def test_who_has_voted_neither_gives_up_nor_forgets_until_it_learns_the_outcome(
 
 
 def test_a_commit_is_learnt_from_anybody_who_has_it():
+    """CHN-11: two are a round ahead of the third, which is level with them at once."""
     world = World(world_genesis(3))
     peers = list(world.nodes)
     world.passes = lambda _sender, receiver, body: receiver != peers[0] or isinstance(body, Heartbeat)

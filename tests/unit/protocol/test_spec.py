@@ -78,6 +78,7 @@ def test_a_missing_field_is_named():
 
 
 def test_another_protocol_version_is_refused_before_anything_else():
+    """VER-01."""
     text = TEXT.replace("protocol_version = 1", "protocol_version = 2\nnew_key = 1")
     assert fault_of(text) == "run.toml: protocol_version is 2, this atoll speaks 1; upgrade atoll"
 

@@ -188,3 +188,35 @@ def one_round(loops, batches, grid, anchor, momentum, settings):
     mean = np.empty(grid.total_encoded, np.uint8)
     mean_of(contributions, tokens, grid, mean)
     apply_mean(anchor, momentum, mean, grid, settings)
+
+
+def losses_of_two_peers(config, data, codec_name, num_rounds):
+    """Validation loss after every round of two peers with samples of their own."""
+    loops, chosen = [InnerLoop(config, data) for _ in range(2)], codec(codec_name)
+    anchor = initial_state(config.model)
+    momentum, grid = np.zeros_like(anchor), ChunkGrid(len(anchor), CHUNK, chosen)
+    losses = [loops[0].evaluate(anchor).loss]
+    for round_ in range(num_rounds):
+        encoded = []
+        for peer, loop in enumerate(loops):
+            loop.load(anchor)
+            first = (2 * round_ + peer) * config.inner.num_steps * 2
+            for step in range(config.inner.num_steps):
+                loop.step(data.batch(range(first + 2 * step, first + 2 * step + 2)))
+            encoded.append(np.empty(grid.total_encoded, np.uint8))
+            grid.encode(loop.pseudo_gradient(anchor), encoded[-1])
+        mean = np.empty(grid.total_encoded, np.uint8)
+        mean_of(encoded, [1, 1], grid, mean)
+        apply_mean(anchor, momentum, mean, grid, config.outer.at(round_ + 1))
+        losses.append(loops[0].evaluate(anchor).loss)
+    return np.array(losses)
+
+
+def test_qnt_15_two_peers_learn_with_int8_as_they_do_with_float32(config, data):
+    calm = config.inner.model_copy(update={"lr": 2e-3, "num_steps": 2})  # where small differences stay small
+    config = config.model_copy(update={"inner": calm})
+    exact, coded = (losses_of_two_peers(config, data, name, 20) for name in ("float32", "int8"))
+    learnt = exact[0] - exact[-1]
+    assert learnt > 0.5
+    assert np.abs(coded - exact).max() < 0.02 * learnt
+    assert abs(coded[1] - exact[1]) < 0.1 * abs(exact[0] - exact[1]), "no leap in the first step"

@@ -38,7 +38,7 @@ def test_views_share_the_flat_memory():
 
 
 def test_the_initial_state_is_the_same_everywhere():
-    """A committed vector: a change of any bit would split a run between versions."""
+    """AVG-02: A committed vector: a change of any bit would split a run between versions."""
     assert blake3(initial_state(ModelConfig(init_seed=1)).tobytes()).hexdigest()[:16] == "356ff6493ae246ad"
 
 

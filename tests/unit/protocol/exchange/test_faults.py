@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 
+import numpy as np
 import pytest
 
 from atoll.protocol.exchange import (
@@ -176,3 +177,22 @@ async def test_cancelling_ends_every_stream_and_task(lab):
         await running
     await swarm.until(lambda: not swarm.network._streams)
     assert all(not inbox._limit.num_open for inbox in swarm.inboxes.values())
+
+
+async def test_qnt_14_of_three_the_mean_without_the_absent_one_is_over_two(lab):
+    swarm = lab(codec_name="float32", tokens=[100, 100, 100], owners=[0, 1])
+    for peer, value in enumerate((1.0, 2.0, 900.0)):
+        swarm.values[peer][:] = value
+        swarm.commit_to(peer, swarm.contribution(peer))
+    swarm.network.kill(swarm.peers[2])
+    assert swarm.check_agreement(await swarm.run(absent=[2])) == [(True, True, False)] * 2
+    for span in range(2):
+        assert set(np.frombuffer(swarm.mean(0, span), np.float32)) == {1.5}
+
+
+async def test_chn_08_spans_agree_although_contributions_come_to_each_owner_in_another_order(lab):
+    """The plan says in which order they are summed, neither the network nor a member's own count of steps."""
+    swarm = lab(num_peers=4, progress_timeout_s=10.0)
+    for late in range(4):
+        swarm.network.inject(Delay(sender=swarm.peers[late], receiver=swarm.peers[(late + 1) % 4], delay_s=0.05))
+    assert swarm.check_agreement(await swarm.run()) == [EVERYBODY] * 4

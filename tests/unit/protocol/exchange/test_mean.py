@@ -52,6 +52,7 @@ async def test_a_member_with_zero_tokens_is_included_and_weighs_nothing(lab):
 
 
 async def test_chunks_larger_than_a_frame_are_split(lab):
+    """NET-05."""
     swarm = lab(num_elements=5 * 2**20 // 4 + 3, chunk_elements=2**22, codec_name="float32", progress_timeout_s=10.0)
     swarm.settings = type(swarm.settings)(frame_bytes=1 << 20)
     swarm.check_agreement(await swarm.run())
@@ -69,6 +70,7 @@ async def test_the_driver_hears_of_each_step_once_and_in_order(lab):
 
 
 async def test_counters_say_what_travelled_and_how_well_the_mean_was_encoded(lab):
+    """QNT-12: what is counted is what was sent, and it is the codec's size."""
     swarm = lab(num_peers=4, num_elements=4096 * 8, chunk_elements=4096, progress_timeout_s=10.0)
     reports = await swarm.run()
     encoded, share = swarm.grid.total_encoded, 3 / 4

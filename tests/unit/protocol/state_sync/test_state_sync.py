@@ -104,6 +104,7 @@ async def test_without_another_donor_the_error_names_the_donor_and_the_bytes(joi
 
 
 async def test_a_download_goes_on_after_a_restart_of_the_joiner(join, make_history, make_source, make_state):
+    """NET-07."""
     commits = make_history(2)
     dying = join.donor(make_source(commits))
     join.network.inject(Die(sender=dying, after_bytes=2 * LEAF + LEAF // 2 + 20_000))
@@ -250,6 +251,7 @@ async def test_a_donor_limits_streams_per_peer(join, make_history, make_source):
 
 
 def test_leaves_of_memory_that_has_moved_on_count_as_gone(make_history, make_source):
+    """CHN-09: what is served is of one state, or not served."""
     source = make_source(make_history(1))
     digest = source.manifest().leaves[0]
     assert source.read_leaf(digest) is not None

@@ -48,6 +48,7 @@ def test_a_peers_own_signed_record_is_accepted(validator: RunRecordValidator) ->
 
 
 def test_a_record_under_another_peers_name_is_refused(validator: RunRecordValidator) -> None:
+    """SEC-03."""
     assert not validator.validate(record(heartbeat(B), subkey=A.peer_id))
 
 
@@ -67,6 +68,7 @@ def test_a_record_of_another_run_or_another_key_is_refused(validator: RunRecordV
 
 
 def test_an_old_record_cannot_be_given_a_new_life(validator: RunRecordValidator) -> None:
+    """SEC-03."""
     raw = heartbeat(A, expires=NOW - 10)
     assert validator.validate(record(raw, expires=NOW - 10))
     assert not validator.validate(record(raw, expires=NOW + 60))

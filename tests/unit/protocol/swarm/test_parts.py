@@ -4,12 +4,15 @@ from __future__ import annotations
 
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
-from atoll.protocol.swarm import SeedCause
+from atoll.protocol.identity import PeerId
+from atoll.protocol.swarm import SeedCause, SwarmSettings
 from atoll.protocol.swarm.addresses import keep_ports
-from atoll.protocol.swarm.seeds import classify_dial, tcp_cause
+from atoll.protocol.swarm.p2pd import P2pd, P2pdError, P2pdOptions
+from atoll.protocol.swarm.seeds import classify_dial, start_with_retries, tcp_cause
 
 TEXTS = {
     SeedCause.WRONG_PEER_ID: "failed to negotiate security protocol: peer id mismatch: expected A, not B",
@@ -56,3 +59,21 @@ def test_hivemind_prints_nothing_to_the_user() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True, timeout=60)
     assert (done.stdout, done.stderr) == ("WARNING\n", "")
+
+
+async def test_net_06_each_attempt_to_start_p2pd_may_take_twice_as_long(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    limits_s: list[float] = []
+
+    async def start(options: P2pdOptions) -> str:
+        limits_s.append(options.start_timeout_s)
+        if options.start_timeout_s < 60:  # a machine that needs a minute
+            raise P2pdError("not ready")
+        return "p2pd"
+
+    monkeypatch.setattr(P2pd, "start", start)
+    options = P2pdOptions(tmp_path / "key", PeerId("12D3KooW"), tmp_path, "/x/")
+    settings = SwarmSettings(identity_path=tmp_path / "key", run_id="ab" * 32)
+    assert await start_with_retries(options, settings) == "p2pd"
+    assert limits_s == [20.0, 40.0, 80.0]
