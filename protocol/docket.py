@@ -89,11 +89,11 @@ class Docket:
         others = [peer for peer in roster if peer not in (self._transport.peer_id, evidence.accused)]
         await run_all(self._offer(peer, evidence) for peer in others)
 
-    async def remind(self, accused: PeerId, peer: PeerId) -> None:
-        """Offer ``peer`` what is held here against ``accused``."""
+    async def remind(self, accused: PeerId, peers: Iterable[PeerId]) -> None:
+        """Offer ``peers`` what is held here against ``accused``."""
         evidence = await off_loop(self._executor, self._store.load, accused)
         if evidence is not None:
-            await self._offer(peer, evidence)
+            await self.spread(evidence, peers)
 
     async def seek(self, accused: Iterable[PeerId], sender: PeerId, peers: Sequence[PeerId]) -> None:
         """Get what is lacking against those whom ``sender`` has named, from the first that has it: it, or ``peers``."""

@@ -178,12 +178,13 @@ class Oversight:
     def _remind(self, leader: PeerId, plan: Plan) -> None:
         """Give a leader what it lacks that still counts on somebody who is proven to lie: no such plan gets our vote.
 
-        It may have been out of reach when the evidence was spread.
+        It may have been out of reach when the evidence was spread. If the liar itself leads, the others lack it.
         """
-        for accused in {PeerId(span.owner) for span in plan.spans} & self.proven:
-            if (leader, plan.ballot, accused) not in self._reminded and leader != accused:
+        for accused in {PeerId(leader), *(PeerId(span.owner) for span in plan.spans)} & self.proven:
+            if (leader, plan.ballot, accused) not in self._reminded:
                 self._reminded.add((leader, plan.ballot, accused))
-                self._background.spawn(self._docket.remind(accused, leader))
+                receivers = (leader,) if leader != accused else self._roster
+                self._background.spawn(self._docket.remind(accused, receivers))
 
     # --- audit --------------------------------------------------------------------------------------------------------
 

@@ -50,9 +50,11 @@ class Courts:
 
     def _remind(self, node: Node, leader: PeerId, plan: Plan) -> None:
         """As `oversight.Oversight`: give a leader what it lacks that counts on somebody who is proven to lie."""
-        for accused in sorted({PeerId(span.owner) for span in plan.spans} & node.disk.proofs.keys()):
-            if leader != accused:
-                self._swarm.later(partial(self._offer, node, leader, node.disk.proofs[accused]))
+        assert node.state is not None
+        for accused in sorted({leader, *(PeerId(span.owner) for span in plan.spans)} & node.disk.proofs.keys()):
+            receivers = (leader,) if leader != accused else node.state.rules.roster
+            for peer in (peer for peer in receivers if peer not in (node.peer, accused)):
+                self._swarm.later(partial(self._offer, node, peer, node.disk.proofs[accused]))
 
     def _is_justified(self, node: Node, sender: PeerId, plan: Plan) -> bool:
         assert node.state is not None

@@ -59,6 +59,18 @@ SCHEDULES = {
         '"sleep","peer":1},{"at_s":8.0,"for_s":0.9,"kind":"lose_disk","peer":2}],"num_peers":3,"probes":[],'
         '"seed":40000518}'
     ),
+    "a proven liar led, and the only one that knew it kept the evidence to itself": (
+        '{"fault_tolerance":0,"faults":[{"at_s":0.8,"for_s":16.1,"groups":[[0],[2,3],[1]],"kind":"partition"},'
+        '{"at_s":1.0,"for_s":0.0,"kind":"join","peer":4},{"at_s":3.1,"for_s":1.5,"kind":"leave","peer":1},{"at_s":3.2,'
+        '"for_s":1.1,"kind":"sleep","peer":2},{"at_s":8.0,"finder":0,"for_s":1.0,"is_lie":true,"kind":"accuse",'
+        '"peer":1}],"num_joiners":1,"num_peers":4,"probes":["straggler"],"seed":50100975}'
+    ),
+    "evidence that was found while cut off had not spread when the leader died": (
+        '{"faults":[{"at_s":1.2,"for_s":29.8,"groups":[[0,1,3],[2]],"kind":"partition"},{"at_s":6.4,"for_s":2.1,'
+        '"groups":[[0],[1,2],[3]],"kind":"partition"},{"at_s":8.8,"finder":2,"for_s":1.0,"kind":"accuse","peer":0},'
+        '{"after":true,"at_s":20.3,"for_s":2.6,"kind":"crash_at","moment":"planning"}],"num_peers":4,"probes":'
+        '["progress","dead_leader"],"seed":50101014}'
+    ),
 }
 
 

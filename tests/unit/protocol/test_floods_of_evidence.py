@@ -88,6 +88,17 @@ async def test_a_leader_that_counts_on_a_proven_liar_is_given_the_evidence(swarm
     assert len(node.driver._oversight._reminded) == 2, "once per attempt"
 
 
+async def test_who_is_led_by_a_proven_liar_is_given_the_evidence(swarm: Swarm):
+    """The others may have been cut off when it was spread; they would follow the liar, and nobody who knows it."""
+    node, other = await swarm.start(PEOPLE[0]), await swarm.start(PEOPLE[2])
+    liar = PEOPLE[1].peer_id
+    assert await Accuser(swarm).accuse(contradiction(PEOPLE[1])) == [YES, YES]
+    assert not other.driver._oversight.proven
+    plan = cases.plan_of(leader=liar, members=cases.Case().plan.members)
+    node.driver._oversight.note(Received(liar, PlanMessage(plan=plan), b""))
+    await swarm.until(lambda: other.driver._oversight.proven == {liar})
+
+
 async def test_a_peer_that_accuses_without_end_is_not_listened_to(swarm: Swarm, monkeypatch: pytest.MonkeyPatch):
     await swarm.start(PEOPLE[0])
     looked_at: list[bytes] = []
