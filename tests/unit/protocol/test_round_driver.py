@@ -149,7 +149,7 @@ class Swarm:
     async def until(self, condition: Callable[[], bool]) -> None:
         async with asyncio.timeout(120):
             while not condition():
-                await self.changed.wait()
+                await self.changed.wait_for(0.1)  # not everything that a test waits for is told
 
     async def kill(self, person: Identity) -> MeanReplica:
         """End a node as a crash would; its folder and what its replica has saved stay."""
