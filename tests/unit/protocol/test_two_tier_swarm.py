@@ -101,8 +101,9 @@ async def test_a_follower_takes_the_place_of_a_delegate_that_is_gone_for_good(sw
     await swarm.until(lambda: gone not in (roster := swarm.roster) and len(roster) == 3)
     promoted = next(peer for peer in swarm.roster if peer not in {person.peer_id for person in DELEGATES})
     number = swarm.chain[-1].record.plan.round
-    await swarm.until(lambda: swarm.work[promoted].places.get(number + 2) is not None)
-    assert swarm.work[promoted].places[number + 2].member == promoted
+    places = swarm.work[promoted].places
+    await swarm.until(lambda: any(worked_on > number + 1 for worked_on in places))  # it may pass over a round at first
+    assert {places[worked_on].member for worked_on in places if worked_on > number + 1} == {promoted}
     await swarm.until(lambda: tokens_of(swarm.chain[-1]) == 1100)  # and it has a group of its own
     assert TIMING.drop_after_s > 3.0
 
